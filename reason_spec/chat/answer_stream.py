@@ -148,7 +148,7 @@ class AnswerStream:
         return generation
 
     def _stopped_in_leading_space(self, generation: GenerationStream) -> bool:
-        """Tell whether a stop lies in the white space before the answer, which then continues."""
+        """Return whether a stop lies in the white space before the answer, which then continues."""
         if self._leading.is_over or generation.finish != "stop" or generation.is_cut_short:
             return False
         if generation.stop_id is not None:

@@ -68,7 +68,7 @@ class ChatRequest:
         tool_choice: a ToolChoice, or the name of the one function to call.
         constraint: constraint on the answer's text (``response_format``), not on its thinking.
         chat_arguments: variables of the chat template, such as ``enable_thinking``.
-        reasoning_effort: told to a chat template that knows it, else a token budget of the thinking by the
+        reasoning_effort: passed to a chat template that knows it, else a token budget of the thinking by the
             settings; ``none``: no thinking.
         continue_final: continue the last message.
         tenant: owner of the texts in the suffix cache and of the cached prefixes.
@@ -140,7 +140,7 @@ class ToolCallDelta:
 
 @dataclass(frozen=True, slots=True)
 class PredictedCall:
-    """A call that was foreseen before the answer; ``arguments`` is JSON text.
+    """A call that was predicted before the answer; ``arguments`` is JSON text.
 
     ``chance`` is that of being made before something may have changed, by this answer or a later one.
     ``is_made``: whether this answer made it, None until that is known.
@@ -172,7 +172,7 @@ class SpeculationReport:
         seconds: from the request to the end.
         thinking_ended_by: what ended a limited thinking: the model, a limit of tokens or steps, or a monitor;
             None without a limit.
-        predicted_calls: the calls that were foreseen; None where none were looked for.
+        predicted_calls: the predicted calls; None where none were looked for.
         target_alone_seconds: estimated time of the target alone, from the measured time of its passes;
             None if the engine does not measure it.
     """

@@ -98,7 +98,7 @@ def logit_bias_of(target: Engine, asked: ChatSampling) -> tuple[tuple[int, float
 
 
 def has_tokens(target: Engine, tokens: Sequence[int]) -> bool:
-    """Tell whether the target's vocabulary holds these ids."""
+    """Return whether the target's vocabulary holds these ids."""
     size = _vocab_size(target)
     return all(token >= 0 and (size is None or token < size) for token in tokens)
 

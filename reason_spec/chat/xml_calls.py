@@ -89,7 +89,7 @@ class XmlCallParser(CallParser):
             self._spaces = rest[: len(rest) - len(self._word)]
 
     def _may_begin(self) -> bool:
-        """Tell whether a call may begin with the word; begin it where it does."""
+        """Return whether a call may begin with the word; begin it where it does."""
         word = self._word
         if self._called_here and _CLOSER.startswith(word):
             if word == _CLOSER:

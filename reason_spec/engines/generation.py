@@ -50,7 +50,7 @@ class EngineRequest:
             ``constraint`` it is exact.
         limit_drafts: lets the engine take fewer drafts where more would reduce the throughput of the batch.
         priority: smaller numbers go first, ties by arrival. Strategies use the number of undecided steps
-            before this one, so that certain steps of all answers go before speculative ones.
+            before this one, so that the next steps of all answers go before speculative ones.
         constraint: the grammar of the text, from the first token on. The text may end only where it is
             complete; ``max_tokens`` may cut it. Drafts that break it are not verified.
         logit_bias: pairs of a token id and a number that is added to its logit; each id once.
@@ -116,7 +116,7 @@ class Hint:
 
 @dataclass(frozen=True, slots=True)
 class Delta:
-    """Tokens that became certain in one pass."""
+    """Tokens generated in one pass: the accepted drafts and one more."""
 
     tokens: tuple[int, ...]
     logprobs: tuple[float, ...]
@@ -162,7 +162,7 @@ class Score:
 class Generation:
     """A request that an engine has taken.
 
-    Iterating gives deltas as tokens become certain; ``result`` waits for the end. ``cancel`` may be called at
+    Iterating gives deltas as tokens are generated; ``result`` waits for the end. ``cancel`` may be called at
     any time, any number of times. Dropping the iterator does not cancel.
     """
 

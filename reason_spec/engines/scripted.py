@@ -262,8 +262,8 @@ class ScriptedEngine(Engine):
             num_rejections=int(accepted < len(drafts)),
             acceptance_histogram=(0,) * accepted + (1,) if drafts else (),
         )
-        certain = rest[: accepted + 1]
-        output.extend(certain, (0.0,) * len(certain))
+        generated = rest[: accepted + 1]
+        output.extend(generated, (0.0,) * len(generated))
         if (delta := output.take_delta()) is not None:
             running.generation.push(delta)
         if output.finish is not None:

@@ -66,7 +66,7 @@ class StopRule(NamedTuple):
         return cls(num_samples, certainty)
 
     def decides(self, counts: Sequence[int], num_drawn: int) -> bool:
-        """Tell whether the vote is decided after ``num_drawn`` samples, and others are left.
+        """Return whether the vote is decided after ``num_drawn`` samples, and others are left.
 
         ``num_drawn`` counts samples without an answer, too.
         """
@@ -111,7 +111,7 @@ class SampleVotes:
         return self._num_drawn[key.problem_id, key.strategy]
 
     def is_decided(self, key: UnitKey) -> bool:
-        """Tell whether the vote that a sample belongs to is decided before all samples were drawn."""
+        """Return whether the vote that a sample belongs to is decided before all samples were drawn."""
         poll = key.problem_id, key.strategy
         return self.rule.decides(list(self._answers[poll].values()), self._num_drawn[poll])
 

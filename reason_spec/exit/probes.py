@@ -20,7 +20,7 @@ from reason_spec.types import Prefix, Sampling
 logger = logging.getLogger(__name__)
 ProbeLane: TypeAlias = Literal["draft", "target"]
 _PRIORITY = 1
-"""Behind the steps that are certain, beside those that depend on one verdict."""
+"""After final steps, beside those that depend on one verdict."""
 
 
 class Place(NamedTuple):

@@ -309,7 +309,7 @@ def read_value(text: str) -> Value:
 
 
 def states_as_answer(step: str, answer: str) -> bool:
-    """Tell whether a step has an answer in the form in which it is given at the end: boxed, or named so."""
+    """Return whether a step has an answer in the form in which it is given at the end: boxed, or named so."""
     boxes = _BOX.findall(step)
     phrases = [step[match.end() :] for match in _NAMES_ANSWER.finditer(step)]
     stated = boxes or [_SENTENCE_END.split(rest.strip(), maxsplit=1)[0] for rest in phrases]

@@ -131,5 +131,5 @@ def read_trial(
 
 
 def agree(trials: Sequence[Trial]) -> bool:
-    """Tell whether trials all have one and the same value."""
+    """Return whether trials all have one and the same value."""
     return bool(trials) and trials[0].value is not None and len({trial.value for trial in trials}) == 1

@@ -1,6 +1,6 @@
 """How many tokens to draft for each request of a pass, for the best throughput of the batch.
 
-Goodput is the number of tokens that become certain, over all live requests, per second of a pass (SmartSpec,
+Goodput is the number of generated tokens, over all live requests, per second of a pass (SmartSpec,
 arXiv 2406.14066). One more token makes a pass longer, by a time that depends on its size. So drafts that pay
 for a single request may slow a full batch down.
 """
@@ -130,23 +130,23 @@ class Share(NamedTuple):
 
 
 class Allotment(NamedTuple):
-    """The shares of all requests, the tokens of a pass, and the expected number of certain ones."""
+    """The shares of all requests, the tokens of a pass, and how many it is expected to generate."""
 
     shares: tuple[Share, ...]
     num_tokens: int
-    certain: float
+    num_generated: float
     seconds: float
 
     @property
     def goodput(self) -> float:
-        """Certain tokens a second, over all requests."""
-        return self.certain / self.seconds if self.seconds > 0 else 0.0
+        """Generated tokens a second, over all requests."""
+        return self.num_generated / self.seconds if self.seconds > 0 else 0.0
 
 
 def allot(demands: Sequence[Demand], time: TimeOfPass, *, draft_seconds: float = 0.0) -> Allotment:
     """Return the shares with nearly the best goodput; every request keeps its own next token.
 
-    Token m of the place j steps ahead becomes certain with chance ``step_rate ** j * token_rate ** m``. A
+    Token m of the place j steps ahead is accepted with chance ``step_rate ** j * token_rate ** m``. A
     pass of a given size takes the most likely draft tokens across all requests. Of all sizes, the largest
     within `_TOLERANCE` of the best goodput is taken, but none that is slower than no drafts.
 
@@ -163,11 +163,11 @@ def allot(demands: Sequence[Demand], time: TimeOfPass, *, draft_seconds: float =
     chances, depths, places, owners = _drafts(demands)
     added = np.arange(len(chances) + 1)
     opened = np.concatenate([[0], np.cumsum(places == 0)])
-    certain = num_requests + np.concatenate([[0.0], np.cumsum(chances)])
+    generated = num_requests + np.concatenate([[0.0], np.cumsum(chances)])
     sizes = _evaluated_sizes(len(added))
     seconds_of_sizes = time.seconds(num_requests + added[sizes], num_requests + opened[sizes])
     seconds = np.interp(added, added[sizes], seconds_of_sizes)
-    goodput = np.divide(certain, seconds, out=np.zeros_like(certain), where=seconds > 0)
+    goodput = np.divide(generated, seconds, out=np.zeros_like(generated), where=seconds > 0)
     goodput[1:][added[1:] * draft_seconds > seconds[1:]] = 0.0
     enough = max(goodput[0], (1.0 - _TOLERANCE) * goodput.max())
     best = int(np.flatnonzero(goodput >= enough)[-1])
@@ -177,7 +177,7 @@ def allot(demands: Sequence[Demand], time: TimeOfPass, *, draft_seconds: float =
     return Allotment(
         tuple(Share(*share) for share in shares.T.tolist()),
         num_requests + best,
-        float(certain[best]),
+        float(generated[best]),
         float(seconds[best]),
     )
 

@@ -82,7 +82,7 @@ def sibling_table() -> RecycledTokens:
 
     Multi-sample consensus (arXiv 2503.05330) weighs the paths of the samples that ran through equal tokens.
     Here their predictions are averaged, after contexts that are longer than STAND's: all samples answer one
-    question, so long contexts recur, and tell more.
+    question, so long contexts recur, and predict better.
     """
     return RecycledTokens((8, 4, 2, 1), averages=True)
 

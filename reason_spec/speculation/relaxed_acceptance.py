@@ -54,7 +54,7 @@ def accept_relaxed(
     greedy: bool,
     judged: Callable[[int], float] = lambda _: 0.0,
 ) -> Accepted:
-    """Return the tokens that become certain under a rule that is not exact.
+    """Return the accepted path and one token more, under a rule that is not exact.
 
     Args:
         distribution: ``distribution(node)`` returns p [vocabulary] after a node; at temperature 0 that of

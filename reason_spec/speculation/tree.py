@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 ROOT = -1
-"""The parent of the first drafted tokens: the last certain token of the text."""
+"""The parent of the first drafted tokens: the last token of the text."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -132,8 +132,8 @@ def best_shape(rates: Rates, num_nodes: int) -> Shape:
 def _best_trees(rates: Rates, num_nodes: int) -> tuple[tuple[float, ...], tuple[tuple[int, ...], ...]]:
     """Return the most expected tokens of trees by size, and the part that each child takes.
 
-    The first: F(m) = 1 + G_0(m - 1) for a tree of m nodes, whose root is certain. The second, by rank b and
-    nodes n left for this and later children: the y at which G_b(n) = max_y p_b F(y) + G_{b+1}(n - y) is
+    The first: F(m) = 1 + G_0(m - 1) for a tree of m nodes, whose root is always accepted. The second, by rank
+    b and nodes n left for this and later children: the y at which G_b(n) = max_y p_b F(y) + G_{b+1}(n - y) is
     largest. The paper bounds the depth as well, by the time of a draft pass; sources have no such time.
     """
     count = len(rates)

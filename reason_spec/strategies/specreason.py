@@ -136,7 +136,7 @@ class SpecReasonLoop(StepLoop):
         room = min(self._answer.settings.step_max_tokens, branch.request.max_tokens) - len(step_prefix)
         return None if room < 1 or self._requests.ends_step(request, corrected) else step_prefix
 
-    def _is_certain(self, branch: Branch) -> bool:
+    def _is_settled(self, branch: Branch) -> bool:
         return self._options.is_exact or not branch.drafts_in(DraftState.UNDECIDED)
 
     async def _read_prompt(self) -> None:

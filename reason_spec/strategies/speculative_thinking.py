@@ -116,7 +116,7 @@ class Cues:
         return StepRoute("target", 1.0, ", ".join(f"{kind}: {cue!r}" for kind, cue in found.items()))
 
     def turns_back(self, step: Step) -> bool:
-        """Tell whether a step was taken over from the draft and still turns back or checks."""
+        """Return whether a step was taken over from the draft and still turns back or checks."""
         taken_over = step.origin == "target" and step.verdict and step.verdict.decision == "reject"
         return bool(taken_over) and not {"reflection", "verification"}.isdisjoint(self.found(step))
 

@@ -12,11 +12,11 @@ from reason_spec.engines.generation import EngineRequest
 from reason_spec.errors import EngineError
 from reason_spec.strategies.answer_work import AnswerWork
 from reason_spec.strategies.branch import Branch, BranchState, Draft, DraftState
-from reason_spec.strategies.certain_text import CertainText
 from reason_spec.strategies.draft_ahead import can_share_tokens
 from reason_spec.strategies.step_requests import StepRequests, sampling_of_sibling
 from reason_spec.strategies.step_tree import StepTree
 from reason_spec.strategies.target_hints import TargetHints, TokenListener
+from reason_spec.strategies.text_stream import TextStream
 from reason_spec.types import Sampling, Step, Verdict
 
 
@@ -38,7 +38,7 @@ class StepLoop(ABC):
     """Writes one answer step by step. Each open position runs `_write_position` as a task of its own."""
 
     _streams_drafts: ClassVar[bool] = False
-    """Whether the target, writing the same step, is handed parts of it."""
+    """Whether the target gets the tokens of a draft as hints before the draft is complete."""
 
     def __init__(self, answer: AnswerWork, options: LoopOptions) -> None:
         settings, target = answer.settings, answer.target
@@ -160,21 +160,21 @@ class StepLoop(ABC):
         return branch.target_step
 
     def _listener(self, branch: Branch, request: EngineRequest) -> TokenListener | None:
-        """Return a listener that passes on the target's text as it is written, if that text is certain."""
+        """Return a listener that streams the target's text while no draft can take its place."""
         on_text, start = self._recorder.on_text, branch.request.chars_before
         if on_text is None:
             return None
-        certain = CertainText(on_text, self._answer.target.tokenizer, request, start)
+        stream = TextStream(on_text, self._answer.target.tokenizer, request, start)
 
-        def tell(tokens: Sequence[int]) -> None:
-            certain.feed(tokens)
-            if branch is self._tree.root and self._is_certain(branch):
-                certain.tell()
+        def listen(tokens: Sequence[int]) -> None:
+            stream.feed(tokens)
+            if branch is self._tree.root and self._is_settled(branch):
+                stream.flush()
 
-        return tell
+        return listen
 
-    def _is_certain(self, branch: Branch) -> bool:
-        """Whether no draft can take the place of what the target is writing at the root."""
+    def _is_settled(self, branch: Branch) -> bool:
+        """Whether no draft can replace what the target is writing at the root."""
         return self._options.is_exact
 
     # --- Verify ------------------------------------------------------------------------------------

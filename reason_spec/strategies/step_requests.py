@@ -31,7 +31,7 @@ def sampling_of_sibling(sampling: Sampling, index: int) -> Sampling:
 class StepRequests:
     """Makes the requests for the positions of one answer.
 
-    ``redrafts``: the draft model writes a step again where the target parts from it.
+    ``redrafts``: the draft model writes the rest of a step again after a rejected token.
     ``takeover_tokens`` bounds what the target writes after a drafted step; None: a whole step.
     """
 
@@ -76,7 +76,7 @@ class StepRequests:
     def _token_drafter(self, lane: ModelLane) -> TokenDrafterName:
         if lane == "draft":
             return "none"
-        # Where the draft model hands over what it expects, guesses from the text only cost room.
+        # Beside hints of the draft model, drafts by prompt lookup only use up the pass.
         return "none" if self.redrafts else self.settings.token_drafter
 
     def ends_step(self, request: EngineRequest, token: int) -> bool:

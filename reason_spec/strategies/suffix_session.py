@@ -101,7 +101,7 @@ class SuffixCacheSession:
                 session.propose_tokens(len(tokens))
             session.extend(tokens)
         self._conversation.tokens += tokens
-        self._owner.tell(ExtendText(self._conversation.number, tokens))
+        self._owner.update_text(ExtendText(self._conversation.number, tokens))
 
     def next_step(self, request: EngineRequest) -> Step | None:
         """Return the step that the target is likely to write for a request, None where none is known.
@@ -175,7 +175,7 @@ class SuffixCacheSessions:
     """The suffix caches of one target, and the conversations that go on in them.
 
     Args:
-        target: is told of all texts too, where it drafts tokens from earlier ones.
+        target: follows all texts too, where it drafts tokens from earlier ones.
         draft: likewise, where it shares the target's vocabulary.
     """
 
@@ -198,7 +198,7 @@ class SuffixCacheSessions:
         self._idle: list[_Conversation] = []
 
     def has_failed(self, tenant: str) -> bool:
-        """Tell whether a tenant's cache is left out."""
+        """Return whether a tenant's cache is left out."""
         return tenant in self._failed
 
     def guarded(self, tenant: str) -> _Guard:
@@ -244,14 +244,14 @@ class SuffixCacheSessions:
             self._idle.remove(conversation)
             self._end(conversation)
         self._caches.forget(scope)
-        self.tell(ForgetTexts(scope))
+        self.update_text(ForgetTexts(scope))
 
-    def tell(self, news: TextUpdate) -> None:
-        """Tell the engines that follow the texts."""
+    def update_text(self, update: TextUpdate) -> None:
+        """Pass an update on to the engines that draft from the texts."""
         if self.drafts_tokens:
-            self._target.update_text(news)
+            self._target.update_text(update)
         if self._draft is not None and self.drafts_for_draft:
-            self._draft.update_text(news)
+            self._draft.update_text(update)
 
     def take_back(self, conversation: _Conversation) -> None:
         self._num_learnt += 1
@@ -262,7 +262,7 @@ class SuffixCacheSessions:
             self._end(alike[0])
 
     def end_named(self, tenant: str, name: str) -> None:
-        """End the idle conversations of a client's session; the cache keeps what they taught."""
+        """End the idle conversations of a client's session; the cache keeps what it learned from them."""
         for conversation in [idle for idle in self._idle if (idle.tenant, idle.name) == (tenant, name)]:
             self._idle.remove(conversation)
             self._end(conversation)
@@ -304,7 +304,7 @@ class SuffixCacheSessions:
     def _end(self, conversation: _Conversation) -> None:
         with self.guarded(conversation.tenant):
             conversation.session.close()
-        self.tell(CloseText(conversation.number))
+        self.update_text(CloseText(conversation.number))
 
 
 def segments_of(messages: Sequence[Message], prompt: Sequence[int], tokenizer: Tokenizer) -> Segments:

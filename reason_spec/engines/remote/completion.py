@@ -1,6 +1,6 @@
 """One generation at a remote server: the bodies of its requests, and the tokens of their answers.
 
-A generation may take several requests. After a failure it continues from its certain tokens, maybe at another
+A generation may take several requests. After a failure it continues after its tokens so far, maybe at another
 server; if a server ends its request within a step, it continues too.
 """
 

@@ -37,7 +37,7 @@ class RemoteEngine(Engine):
     """Serves a model through one or several servers.
 
     A request goes to the server with the fewest requests. If it fails or stalls, it is retried after a
-    growing pause at any free server, and continues from its certain tokens. ``settings.remote`` has the URLs
+    growing pause at any free server, and continues after its tokens so far. ``settings.remote`` has the URLs
     and the timeouts.
 
     Raises:

@@ -65,7 +65,7 @@ class GenerationSequence(Sequence):
         return ready
 
     def extend(self, tokens: SequenceOf[int], logprobs: SequenceOf[float]) -> int:
-        """Append certain tokens up to the end of the generation; return how many were kept."""
+        """Append generated tokens up to the end of the generation; return how many were kept."""
         self.drafter.learn(tokens)
         before = len(self.output.tokens)
         self.output.extend(tokens, logprobs)

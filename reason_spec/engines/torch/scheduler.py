@@ -280,7 +280,7 @@ class Scheduler:
         num_tokens = len(layout.tokens)
         self.num_tokens_run += num_tokens
         self.pass_times.add(num_tokens, seconds)
-        if all(one.num_certain == 1 for one in scheduled):
+        if all(one.num_text == 1 for one in scheduled):
             self.pass_times.add_generated(num_new, seconds + drafting)
             self.pass_times.add_batch(num_tokens, len(scheduled), seconds)
 

@@ -53,7 +53,7 @@ class Sequence:
 
     @property
     def num_pending(self) -> int:
-        """Certain tokens whose keys and values are not computed yet."""
+        """Tokens of the text whose keys and values are not computed yet."""
         return len(self.tokens) - len(self.path)
 
     @property

@@ -210,13 +210,13 @@ class SequenceDrafter:
         drafts = TokenTree(found.tokens, found.parents).first(count).pruned(self._output.length_to_end)
         return self._choice.drafts(drafts, longest)
 
-    def learn(self, certain: Sequence[int]) -> None:
-        """Update the acceptance rates by the tokens that the pass made certain."""
+    def learn(self, generated: Sequence[int]) -> None:
+        """Update the acceptance rates by the tokens that the pass generated."""
         if self._request.draft_tree == "sequoia":
-            self._rates.by_rank.learn(self._sources, certain)
+            self._rates.by_rank.learn(self._sources, generated)
         for source in self._sources:
-            source.learn(certain)
-        self._rates.by_model.learn(self._model_draft.chain, certain, len(self._tokens))
+            source.learn(generated)
+        self._rates.by_model.learn(self._model_draft.chain, generated, len(self._tokens))
         self._sources, self._drafted, self._model_draft = [], None, ModelDraft()
 
     def follow(self, tokens: Sequence[int]) -> None:

@@ -30,7 +30,7 @@ class GenerationState:
         self._num_rejections = 0
 
     def take(self, vllm_output: Any) -> None:
-        """Take the tokens that one pass made certain, up to the end of the generation."""
+        """Take the tokens that one pass generated, up to the end of the generation."""
         (completion,) = vllm_output.outputs
         self._num_passes += 1
         self._num_cached = vllm_output.num_cached_tokens or self._num_cached

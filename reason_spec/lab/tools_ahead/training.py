@@ -18,7 +18,7 @@ from reason_spec.tools_ahead.model import CallModel
 from reason_spec.tools_ahead.predictor import IsReadOnly
 
 FOLDS: Final = 8
-"""Of tasks: each is foreseen by what the others teach. Models are fitted to half as many parts."""
+"""Of tasks: the calls of each are predicted from the others. Models are fitted to half as many parts."""
 MIN_RIGHT: Final = 20
 """Right candidates that a model needs."""
 _KEPT_WRONG: Final = 0.25
@@ -44,7 +44,7 @@ def fit(moments: Sequence[Sequence[Moment]], seed: int = 0) -> CallModel:
     right = np.array([mark for one in moments for moment in one for mark in moment.is_right], bool)
     if right.sum() < MIN_RIGHT:
         raise DataError(
-            f"only {int(right.sum())} calls of the conversations could be foreseen; {MIN_RIGHT} are needed "
+            f"only {int(right.sum())} calls of the conversations could be predicted; {MIN_RIGHT} are needed "
             "to train on. Give more conversations, or name more tools with --read-only"
         )
     kept = right | (np.random.default_rng(seed).random(len(right)) < _KEPT_WRONG)
