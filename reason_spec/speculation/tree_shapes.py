@@ -151,11 +151,6 @@ def _best_trees(rates: Rates, num_nodes: int) -> tuple[tuple[float, ...], tuple[
     return tuple(trees), tuple(map(tuple, splits))
 
 
-def expected_tokens(rates: Rates, num_nodes: int) -> float:
-    """Return the expected tokens of a pass with the best shape of so many nodes, the root's own included."""
-    return _best_trees(rates, num_nodes)[0][num_nodes]
-
-
 def _children(sources: Sequence[Source], path: Path) -> list[tuple[int, float]]:
     """Return the tokens that the sources offer after a path with their chances, the likeliest first."""
     offers: list[NextTokens] = [source.after(path) for source in sources]
