@@ -258,14 +258,14 @@ class Generator:
             with self.control.admit(strategy.requested_budget, is_planned=is_planned) as budget:
                 resolved = replace(resolved, suffix_session=session, budget=budget)
                 adaptation = self.bundle.adaptation
-                learnt = None if adaptation is None else adaptation.begin(resolved, strategy)
+                learned = None if adaptation is None else adaptation.begin(resolved, strategy)
                 async with aclosing(strategy.solve(resolved, recorder or Recorder())) as steps:
                     async for step in steps:
-                        if learnt is not None:
-                            learnt.add(step)
+                        if learned is not None:
+                            learned.add(step)
                         yield step
-                if learnt is not None:
-                    learnt.finish(budget)
+                if learned is not None:
+                    learned.finish(budget)
         finally:
             if session is not None:
                 session.close()

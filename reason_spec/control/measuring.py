@@ -113,7 +113,7 @@ async def _measure_passes(engine: Engine, sizes: Sequence[int]) -> PassCost:
     context = _context(engine, max(sizes) + 1)
     continuation = _filler(engine, max(sizes))
     await engine.score(context, continuation[:1])
-    # A pass must not find its tokens computed: each begins with another token behind the cached context.
+    # A pass must not find its tokens computed: each begins with another token after the cached context.
     openings = cycle(dict.fromkeys(engine.tokenizer.encode(_TEXT)))
     points: list[tuple[int, float]] = []
     for size in sizes:

@@ -174,7 +174,7 @@ class Engine(ABC):
     def update_text(self, update: TextUpdate) -> None:  # noqa: B027 - optional
         """Pass on that a text began, grew or ended.
 
-        Generated tokens are not learnt by themselves, as a step may be rejected.
+        Generated tokens are not learned by themselves, as a step may be rejected.
         """
 
     @abstractmethod
@@ -213,7 +213,7 @@ class Engine(ABC):
     def evict_first(self, prefix: Prefix) -> None:  # noqa: B027 - optional
         """Let the keys and values of texts that begin with a prefix be evicted before others.
 
-        For texts that will not go on. Until the room is needed they stay, and what other texts share stays
+        For texts that will not continue. Until the room is needed they stay, and what other texts share stays
         as it is. Engines whose cache they cannot order ignore it.
         """
 

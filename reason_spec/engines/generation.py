@@ -35,7 +35,7 @@ class EngineRequest:
         begins_in: the open blocks (fences, tags, JSON) in which the step begins.
         hint: draft tokens from another layer. They are verified like any draft.
         text: number of a text in the suffix cache (`text_updates`), which drafts after hints and where no
-            hint applies. Without a ``boundary`` the tokens of the request are final, and learnt at once.
+            hint applies. Without a ``boundary`` the tokens of the request are final, and learned at once.
         cache_key: tenant and scope; acceptance rates of hints are kept for each pair.
         siblings: requests of one tenant with this name draft for each other (torch): samples of one problem.
             Empty: with none.

@@ -20,7 +20,7 @@ _Poll: TypeAlias = tuple[str, str]
 
 
 def certainty_of_majority(counts: Sequence[int]) -> float:
-    """Return a lower bound of the probability that the most frequent answer is the likeliest one.
+    """Return a lower bound of the probability that the most frequent answer is the most likely one.
 
     Adaptive consistency (arXiv 2305.11860): with a uniform prior, the chances of two answers that came a and
     b times are in the ratio of a beta distribution, and the second is the likelier one with probability

@@ -36,7 +36,7 @@ class ProbeLimits:
     """``max_tokens`` of a trial, seconds for it, and the confidence from which the draft is believed.
 
     ``draft_first``: the target is asked only where the draft is at least so confident. ``reads_on``: a trial
-    goes on behind its answer, so that its words can be read too.
+    continues after its answer, so that its words can be read too.
     """
 
     max_tokens: int

@@ -157,10 +157,10 @@ def _origins(text: str, found: list[tuple[re.Match[str], Fraction]]) -> dict[Val
 class Mention(NamedTuple):
     """A value in a sentence.
 
-    It is a ``result`` behind a sign of equality, and an ``operand`` beside an operator. It is ``stated``
+    It is a ``result`` after a sign of equality, and an ``operand`` beside an operator. It is ``stated``
     if it is a result, boxed, the last number of its sentence, or named by a verb such as "is".
     ``operations`` are those of the calculation of a result; ``earlier`` are the numbers before it in the
-    sentence. ``fits_asked``: one of the three words behind it is in the asking sentence.
+    sentence. ``fits_asked``: one of the three words after it is in the asking sentence.
     """
 
     value: Value

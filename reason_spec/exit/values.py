@@ -75,7 +75,7 @@ class ValueRecord:
     children: set[Value] = field(default_factory=set)
     larger_children: int = 0
     is_used: bool = False
-    """Another value was first stated, or came out, behind it in a sentence."""
+    """Another value was first stated, or came out, after it in a sentence."""
     revisited: set[Fraction] = field(default_factory=set)
     new_results_since: int = 0
     new_results_now: int = 0

@@ -43,7 +43,7 @@ class CueSettings(Section):
     remind_after: int = Field(default=15, ge=0)
     """Reflections and checks after which the reminder is inserted; 0: never."""
     reminder: str = Field(default="Let me check whether there are some wrong steps:", min_length=1)
-    """Text from which the target goes on."""
+    """Text from which the target continues."""
 
 
 _THRESHOLDS: Final[dict[AcceptanceRule, float]] = {"exact": 0.0, "cascade": 0.5, "lenient": 0.3, "judge": 0.5}

@@ -1,6 +1,6 @@
 """One tree of drafts from all that may know the next tokens.
 
-Each source gives the likely next tokens at a place, with their chances. The tree takes the likeliest paths
+Each source gives the likely next tokens at a place, with their chances. The tree takes the most likely paths
 over all sources (greedy by the probability of a path: DySpec, arXiv 2410.11744; the union of what is found in
 texts and what a model drafts: RASD, arXiv 2503.03434).
 """
@@ -119,7 +119,7 @@ class PredictedSource:
 
 
 def united(sources: Sequence[Source], budget: int, least: float, most: int, least_beyond: float) -> Proposal:
-    """Return the likeliest nodes of all sources as one tree, in descending order of chance.
+    """Return the most likely nodes of all sources as one tree, in descending order of chance.
 
     Where two sources differ, the surer one goes first, and a token of the other counts as often as the first
     is wrong. Where they agree, the token is wrong if both are.

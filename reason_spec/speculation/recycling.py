@@ -1,6 +1,6 @@
 """Predictions that passes computed and did not use are drafts of later passes.
 
-Token Recycling (Luo et al., arXiv 2408.08696) keeps the likeliest next tokens of each token as a pass last
+Token Recycling (Luo et al., arXiv 2408.08696) keeps the most likely next tokens of each token as a pass last
 computed them; here a pair of tokens has an entry of its own. STAND (arXiv 2506.04708) keeps the mean
 prediction after the last two to four tokens. Both kept tokens alone, or drew from them; here a sampled text
 takes the noise that the target itself will take at that place, as a draft model's tokens do (`acceptance`).
@@ -29,7 +29,7 @@ MAX_SIBLING_TABLES: Final = 64
 
 
 class RecycledTokens:
-    """The likeliest next tokens after the last few tokens of a text.
+    """The most likely next tokens after the last few tokens of a text.
 
     Args:
         lengths: of the contexts, the longest first.

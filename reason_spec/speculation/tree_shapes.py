@@ -1,7 +1,7 @@
 """Other ways than `united` to choose the nodes of a draft tree, over the same sources at the same budget.
 
-- ``chain``: the likeliest token at each place, one path.
-- ``eagle2``: a beam, level by level, and then the likeliest of all nodes that it came by (EAGLE-2, Li et al.,
+- ``chain``: the most likely token at each place, one path.
+- ``eagle2``: a beam, level by level, and then the most likely of all its nodes (EAGLE-2, Li et al.,
   arXiv 2406.16858).
 - ``sequoia``: one shape for all places, by dynamic programming over the measured acceptance of the first, the
   second, ... child (Sequoia, Chen et al., arXiv 2402.12374).
@@ -64,7 +64,7 @@ class RankRates:
 
 
 def chain(sources: Sequence[Source], budget: int, least: float) -> Proposal:
-    """Return the likeliest token after the likeliest token, and so on."""
+    """Return the most likely token after the most likely token, and so on."""
     tokens: list[int] = []
     chances: list[float] = []
     chance = 1.0
@@ -79,7 +79,7 @@ def chain(sources: Sequence[Source], budget: int, least: float) -> Proposal:
 
 
 def beam(sources: Sequence[Source], budget: int, least: float) -> Proposal:
-    """Return the likeliest nodes of a beam search of `BEAM_WIDTH` and `BEAM_DEPTH`."""
+    """Return the most likely nodes of a beam search of `BEAM_WIDTH` and `BEAM_DEPTH`."""
     found: dict[Path, float] = {}
     level: dict[Path, float] = {(): 1.0}
     for _ in range(1 + BEAM_DEPTH):
@@ -152,13 +152,13 @@ def _best_trees(rates: Rates, num_nodes: int) -> tuple[tuple[float, ...], tuple[
 
 
 def _children(sources: Sequence[Source], path: Path) -> list[tuple[int, float]]:
-    """Return the tokens that the sources offer after a path with their chances, the likeliest first."""
+    """Return the tokens that the sources offer after a path with their chances, the most likely first."""
     offers: list[NextTokens] = [source.after(path) for source in sources]
     return sorted(combined(offers).items(), key=lambda child: -child[1])
 
 
 def _proposal(nodes: dict[Path, float], budget: int) -> Proposal:
-    """Return the likeliest nodes; parents are as likely as their children at least, and come first."""
+    """Return the most likely nodes; parents are as likely as their children at least, and come first."""
     kept = sorted(nodes.items(), key=lambda node: (-node[1], len(node[0])))[:budget]
     places = {path: place for place, (path, _) in enumerate(kept)} | {(): -1}
     return Proposal(

@@ -61,8 +61,8 @@ class DraftAhead:
     """Drafts tokens for one generation of the target, until that is over.
 
     The owner passes on verified tokens by ``confirm``, or lets ``follow`` do it, and closes the object.
-    If the draft's engine fails, no more is drafted, and the target goes on alone. The cost of a run does not
-    depend on the length of the generation.
+    If the draft's engine fails, the target continues alone. The cost of a run does not depend on the length
+    of the generation.
 
     Args:
         draft: has the tokenizer of the target.

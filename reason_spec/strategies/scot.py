@@ -1,7 +1,7 @@
 """Speculative Chain-of-Thought (arXiv 2504.19095): the target picks one of several whole drafts, or none.
 
 In the paper a draft model trained to think like the target samples five chains of thought, and the target,
-trained to pick, reads all and names the best, or says that all are wrong. Behind the best chain the target
+trained to pick, reads all and names the best, or says that all are wrong. After the best chain the target
 writes the answer; where all are wrong it thinks itself.
 
 Here no model is trained to pick: a verifier that judges alone reads each draft. Judged step by step while it

@@ -66,7 +66,7 @@ class Ssr(RoutedStrategy):
         return whole._write_steps(request, recorder)
 
     async def _pick_directions(self, request: SolveRequest, recorder: Recorder) -> list[Step]:
-        """Return the openings that are likeliest to the target, the best first."""
+        """Return the openings that are most likely to the target, the best first."""
         openings = [step for text in self.settings.directions if (step := self._opening(text, request))]
         scores = await asyncio.gather(
             *(self.target.score(request.target_prompt, step.tokens) for step in openings)

@@ -173,7 +173,7 @@ class StepTree:
     def _open_next(self, branch: Branch) -> None:
         """Open the position after a decided one, ahead of its turn where the depth allows it.
 
-        The root's successor is opened by `advance`, when the suffix cache has learnt the root's step.
+        The root's successor is opened by `advance`, when the suffix cache has learned the root's step.
         """
         if branch is self._root or branch.state is not BranchState.DECIDED or branch.successor is not None:
             return

@@ -106,7 +106,7 @@ class SuffixCacheSession:
     def next_step(self, request: EngineRequest) -> Step | None:
         """Return the step that the target is likely to write for a request, None where none is known.
 
-        The request's prefix goes on from the final steps; it may hold steps that are only assumed.
+        The request's prefix continues from the final steps; it may hold steps that are only assumed.
         """
         if not self.proposes_steps:
             return None
@@ -172,7 +172,7 @@ class _Guard:
 
 
 class SuffixCacheSessions:
-    """The suffix caches of one target, and the conversations that go on in them.
+    """The suffix caches of one target, and the conversations that continue in them.
 
     Args:
         target: follows all texts too, where it drafts tokens from earlier ones.
@@ -192,7 +192,7 @@ class SuffixCacheSessions:
         self._failed: set[str] = set()
         self._caches = caches
         self._target = target
-        self._num_learnt = 0
+        self._num_learned = 0
         self._num_kept = 0
         self._numbers = count()
         self._idle: list[_Conversation] = []
@@ -220,7 +220,7 @@ class SuffixCacheSessions:
 
         Args:
             of_draft: the prompt as the draft model reads it; None: as the target does.
-            name: the client's session; only conversations of the same one go on.
+            name: the client's session; only conversations of the same one continue.
         """
         tenant = tenant or self.settings.tenant
         if self.has_failed(tenant):
@@ -254,7 +254,7 @@ class SuffixCacheSessions:
             self._draft.update_text(update)
 
     def take_back(self, conversation: _Conversation) -> None:
-        self._num_learnt += 1
+        self._num_learned += 1
         self._idle.append(conversation)
         alike = [idle for idle in self._idle if bool(idle.name) == bool(conversation.name)]
         if len(alike) > (_NUM_KEPT_NAMED if conversation.name else _NUM_KEPT):
@@ -275,20 +275,20 @@ class SuffixCacheSessions:
                     self._caches.open_session("", tenant).close()
 
     def save(self) -> None:
-        """Keep what was learnt since the last time, where the settings name a place.
+        """Keep what was learned since the last time, where the settings name a place.
 
         May be called in another thread while answers are written. Where that place fails the cache works on.
         """
-        num_learnt = self._num_learnt
-        if num_learnt == self._num_kept:
+        num_learned = self._num_learned
+        if num_learned == self._num_kept:
             return
         try:
             self._caches.save()
         except Exception as error:
             kind = "" if isinstance(error, DataError) else f"{type(error).__name__}: "
-            logger.warning("what the suffix cache learnt is not kept: %s%s", kind, error)
+            logger.warning("what the suffix cache learned is not kept: %s%s", kind, error)
         else:
-            self._num_kept = num_learnt
+            self._num_kept = num_learned
 
     def _take_up(self, tokens: Sequence[int], tenant: str, scope: str, name: str) -> _Conversation:
         place = (tenant, scope, name)

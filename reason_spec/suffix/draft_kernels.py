@@ -52,7 +52,7 @@ NEARBY: Final = 8
 MIN_COPIED: Final = 6
 """Minimum match length, in tokens, at which the text counts as a copy of an earlier one."""
 COPIED_FOR: Final = 64
-"""Number of tokens after which the copy is no longer expected to go on."""
+"""Number of tokens after which the copy is no longer expected to continue."""
 UNEXPECTED: Final = -(2**31)
 """No place is expected."""
 TRAIL_SIZE: Final = 4
@@ -112,7 +112,7 @@ def _compare_linked(log: Ints, place: int, text: Ints, length: int) -> tuple[int
 
 @inlined
 def _expected(trail: Longs, length: int) -> int:
-    """Return the next place if the text goes on as the copy in ``trail``, else UNEXPECTED. O(1)."""
+    """Return the next place if the text continues as the copy in ``trail``, else UNEXPECTED. O(1)."""
     for entry in range(0, TRAIL_SIZE, 2):
         copied_at = trail[entry + 1]
         # Skips the entry of this very length, so that a repeated call returns the same.

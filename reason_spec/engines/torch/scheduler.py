@@ -173,9 +173,9 @@ class Scheduler:
         self._trie.evict_first(owner, tokens)
 
     def forget_prefixes(self) -> None:
-        """Let no later request begin from what was computed so far; live ones go on from it."""
+        """Let no later request begin from what was computed so far; live ones continue from it."""
         self._trie.forget()
-        # Live requests go on to note their places in the old ones.
+        # Live requests continue to note their places in the old ones.
         self._places = Places()
         self._acceptor.clear()
 

@@ -90,7 +90,7 @@ class DraftLane:
 class SequenceDraft:
     """What a draft model writes for one sequence: a chain, or under ``eagle2`` a beam, level by level.
 
-    ``lanes`` are the paths that the next pass of the draft model continues; ``predicted`` are its likeliest
+    ``lanes`` are the paths that the next pass of the draft model continues; ``predicted`` are its most likely
     tokens after each path.
 
     Args:
@@ -116,7 +116,7 @@ class SequenceDraft:
         self.lanes = [self.best]
 
     def grow(self, rows: SequenceOf[tuple[Tensor, NextTokens]]) -> None:
-        """Continue the lanes by their logits ``[vocabulary]`` and their likeliest tokens."""
+        """Continue the lanes by their logits ``[vocabulary]`` and their most likely tokens."""
         children: list[tuple[float, int, DraftLane, int]] = []
         for lane, (logits, likeliest) in zip(self.lanes, rows, strict=True):
             for token, share in self._choices(lane, logits, likeliest):
@@ -195,7 +195,7 @@ class TokenDrafts:
     def draft(self, running: Iterable[Sequence]) -> float:
         """Draft for the next pass; return the seconds it took."""
         generating = [one for one in running if isinstance(one, GenerationSequence) and not one.finished]
-        # The first token of a text has nothing before it, from which a draft model could go on.
+        # The first token of a text has nothing before it, from which a draft model could continue.
         waiting = [
             one for one in generating if one.num_pending == 1 and len(one.path) and one.drafter.model_budget
         ]

@@ -59,7 +59,7 @@ class _DraftAttention:
         scores = torch.einsum("bqhd,bkhd->bhqk", query, self._keys[0]) * scale
         seen = torch.ones(places, num_keys, dtype=torch.bool, device=query.device)
         seen = seen.tril(num_keys - places - step)
-        # The first token has no feature before it, and no key. Padding is behind all that counts.
+        # The first token has no feature before it, and no key. Padding is after all that counts.
         seen[:, 0] = False
         if step == 0:
             seen[0, 0] = True
@@ -178,7 +178,7 @@ class HeadStudent:
                     total, num_tokens = total + float(losses.sum()), num_tokens + len(losses)
                 hits = torch.zeros(places.shape, dtype=torch.bool, device=self._device)
                 hits[places != IGNORED] = logits.argmax(-1) == places[places != IGNORED]
-                # Places follow each other: a chain goes on where the one before was right.
+                # Places follow each other: a chain continues where the one before was right.
                 right = hits if right is None else hits & _shifted(right, 1)
                 accepted[step] += int(right.sum())
                 num_places += int((places != IGNORED).sum()) if step == 0 else 0

@@ -184,7 +184,7 @@ def train_asked(problems: Sequence[Problem], advance: Advance = lambda: None, se
     """Fit the part that recognises the asked quantity to worked solutions, whose lines are steps.
 
     Args:
-        problems: ``answer`` holds the solution, its last line the answer behind ``####``, as in GSM8K.
+        problems: ``answer`` holds the solution, its last line the answer after ``####``, as in GSM8K.
 
     Raises:
         DataError: too few solutions state their answer.

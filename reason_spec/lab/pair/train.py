@@ -112,11 +112,11 @@ class Trainer:
         inputs, labels = batch.inputs.to(self.device), batch.labels.to(self.device)
         weights = batch.weights.to(self.device)
         hidden = self.model.model(input_ids=inputs, use_cache=False).last_hidden_state
-        learnt = weights > 0
+        learned = weights > 0
         losses = functional.cross_entropy(
-            self.model.lm_head(hidden[learnt]), labels[learnt], reduction="none"
+            self.model.lm_head(hidden[learned]), labels[learned], reduction="none"
         )
-        loss = losses @ weights[learnt] / weights.sum()
+        loss = losses @ weights[learned] / weights.sum()
         total = loss
         if self.phase != "solving":
             total = loss + self._flaw_loss(hidden, batch.flaws.to(self.device))
@@ -136,7 +136,7 @@ class Trainer:
             return hidden.new_zeros(())
         logits, flaws = self.flaw_head(hidden[judged]), flaws[judged]
         flawed = functional.binary_cross_entropy_with_logits(logits[:, 0], (flaws >= FLAWED).float())
-        # Behind a mistake nothing is expected, so nothing there is another mistake.
+        # After a mistake nothing is expected, so nothing there is another mistake.
         first = flaws != FLAWED
         weights = torch.where(flaws[first] == FLAW, _FLAW_WEIGHT, 1.0)
         shown = functional.binary_cross_entropy_with_logits(

@@ -214,7 +214,7 @@ class EngineBench:
             has_time = seconds is None or self.seconds_spent - spent_before < seconds
             if is_new and not has_time and len(measured) >= MIN_PROBLEMS:
                 break
-            # Seeded by the problem's name, so that a search that goes on keeps the order of every problem.
+            # Seeded by the problem's name, so that a search that continues keeps the order of every problem.
             order = list(keys)
             random.Random(f"{self._seed}:{self._problems[batch[0]].id}").shuffle(order)
             for number, key in enumerate(order):
