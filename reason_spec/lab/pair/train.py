@@ -24,6 +24,7 @@ from reason_spec.lab.pair.optimizer import Muon
 from reason_spec.lab.pair.recipe import DEFAULT_TOKENS, Recipe
 from reason_spec.pair.model import Role, append_new_layers, deepen, new_model, save_model
 from reason_spec.pair.tokenizer import build_tokenizer
+from reason_spec.pair.wording import Wording
 
 _FLAW_WEIGHT = 8.0
 """Weight of a token that shows a mistake: there are few of them."""
@@ -86,15 +87,8 @@ class Trainer:
         if phase == "settling":
             for group in (*self.muon.param_groups, *self.adam.param_groups):
                 group["share"] = 1.0
-        wording = "draft" if self.recipe.role == "draft" else "target"
-        pool = make_pool(
-            self.tokenizer,
-            self.recipe.seed,
-            self.num_pools,
-            self.share_done,
-            wording,  # type: ignore[arg-type]
-            phase,
-        )
+        wording: Wording = "draft" if self.recipe.role == "draft" else "target"
+        pool = make_pool(self.tokenizer, self.recipe.seed, self.num_pools, self.share_done, wording, phase)
         self.model.train()
         losses = []
         for batch in pool:
