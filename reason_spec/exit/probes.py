@@ -23,7 +23,7 @@ _PRIORITY = 1
 """After final steps, beside those that depend on one verdict."""
 
 
-class Place(NamedTuple):
+class Position(NamedTuple):
     """The end of a step: the text so far in the tokens of each model."""
 
     target: Prefix
@@ -72,10 +72,10 @@ class Prober:
         self._tasks: list[asyncio.Task[Trial]] = []
         self.num_begun = 0
 
-    def begin(self, place: Place) -> asyncio.Task[Trial]:
-        """Start a trial at a place."""
+    def begin(self, position: Position) -> asyncio.Task[Trial]:
+        """Start a trial at a position."""
         self.num_begun += 1
-        task = asyncio.get_running_loop().create_task(self._within_deadline(place, self.num_begun))
+        task = asyncio.get_running_loop().create_task(self._within_deadline(position, self.num_begun))
         self._tasks.append(task)
         return task
 
@@ -91,22 +91,22 @@ class Prober:
             self._recorder.add_probe(lane, usage)
         self._works.clear()
 
-    async def _within_deadline(self, place: Place, number: int) -> Trial:
+    async def _within_deadline(self, position: Position, number: int) -> Trial:
         try:
             async with asyncio.timeout(self._limits.deadline):
-                return await self._ask(place, number)
+                return await self._ask(position, number)
         except TimeoutError:
             return UNKNOWN
         except Exception as error:
             logger.warning("a trial answer is unknown: %s: %s", type(error).__name__, error)
             return UNKNOWN
 
-    async def _ask(self, place: Place, number: int) -> Trial:
-        if self._limits.draft_first and self._engines["draft"] is not None and place.draft is not None:
-            first = await self._write("draft", place.draft, place.step_index, number)
+    async def _ask(self, position: Position, number: int) -> Trial:
+        if self._limits.draft_first and self._engines["draft"] is not None and position.draft is not None:
+            first = await self._write("draft", position.draft, position.step_index, number)
             if first.answer is None or first.confidence < self._limits.confidence:
                 return UNKNOWN
-        return await self._write("target", place.target, place.step_index, number)
+        return await self._write("target", position.target, position.step_index, number)
 
     async def _write(self, lane: ProbeLane, prefix: Prefix, step_index: int, number: int) -> Trial:
         """Let a model write a trial, up to where its answer is whole."""

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from reason_spec.exit.policy import Choice, ExitMonitor
-from reason_spec.exit.probes import Place, Prober
+from reason_spec.exit.probes import Position, Prober
 from reason_spec.exit.reading import read_value
 from reason_spec.exit.trials import DEER_TRIGGER, DYNASOR_DOUBT, Trial, agree
 
@@ -22,12 +22,12 @@ DYNASOR_TOP_P: Final = 0.95
 
 
 class ReadStep(NamedTuple):
-    """A final step of the thinking, and the places at its two ends."""
+    """A final step of the thinking, and the positions at its two ends."""
 
     text: str
     num_tokens: int
-    before: Place
-    after: Place
+    before: Position
+    after: Position
 
 
 class Exit(NamedTuple):

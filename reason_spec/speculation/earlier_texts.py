@@ -32,7 +32,7 @@ class _Text:
 class EarlierTexts:
     """The texts that requests continue, and the caches of earlier ones.
 
-    Only final tokens are learned. Of several requests for one place only one becomes final, so tokens of a
+    Only final tokens are learned. Of several requests for one position only one becomes final, so tokens of a
     request beyond the final text are used to look up and then dropped; a request for the whole rest of an
     answer is learned at once. If a tenant's cache fails, it is left out, and requests continue without it.
 

@@ -111,9 +111,9 @@ class Demand(NamedTuple):
 
     Attributes:
         token_rate: acceptance rate of a drafted token whose predecessors were accepted.
-        max_tokens: the most drafted tokens of each place.
+        max_tokens: the most drafted tokens of each position.
         step_rate: acceptance rate of a drafted step.
-        max_depth: the most steps ahead; there are ``max_depth + 1`` places.
+        max_depth: the most steps ahead; there are ``max_depth + 1`` positions.
     """
 
     token_rate: float
@@ -123,7 +123,7 @@ class Demand(NamedTuple):
 
 
 class Share(NamedTuple):
-    """A request's part of each pass: steps ahead, and drafted tokens of every place."""
+    """A request's part of each pass: steps ahead, and drafted tokens of every position."""
 
     depth: int
     num_draft_tokens: int
@@ -146,7 +146,7 @@ class Allotment(NamedTuple):
 def allot(demands: Sequence[Demand], time: TimeOfPass, *, draft_seconds: float = 0.0) -> Allotment:
     """Return the shares with nearly the best goodput; every request keeps its own next token.
 
-    Token m of the place j steps ahead is accepted with chance ``step_rate ** j * token_rate ** m``. A
+    Token m of the position j steps ahead is accepted with chance ``step_rate ** j * token_rate ** m``. A
     pass of a given size takes the most likely draft tokens across all requests. Of all sizes, the largest
     within `_TOLERANCE` of the best goodput is taken, but none that is slower than no drafts.
 
@@ -160,9 +160,9 @@ def allot(demands: Sequence[Demand], time: TimeOfPass, *, draft_seconds: float =
     if not any(demand.max_tokens or demand.max_depth for demand in demands):
         alone = float(time.seconds(num_requests, num_requests)[0])
         return Allotment((Share(0, 0),) * num_requests, num_requests, float(num_requests), alone)
-    chances, depths, places, owners = _drafts(demands)
+    chances, depths, positions, owners = _drafts(demands)
     added = np.arange(len(chances) + 1)
-    opened = np.concatenate([[0], np.cumsum(places == 0)])
+    opened = np.concatenate([[0], np.cumsum(positions == 0)])
     generated = num_requests + np.concatenate([[0.0], np.cumsum(chances)])
     sizes = _evaluated_sizes(len(added))
     seconds_of_sizes = time.seconds(num_requests + added[sizes], num_requests + opened[sizes])
@@ -173,7 +173,7 @@ def allot(demands: Sequence[Demand], time: TimeOfPass, *, draft_seconds: float =
     best = int(np.flatnonzero(goodput >= enough)[-1])
     shares = np.zeros((2, num_requests), np.int64)
     np.maximum.at(shares[0], owners[:best], depths[:best])
-    np.maximum.at(shares[1], owners[:best], places[:best])
+    np.maximum.at(shares[1], owners[:best], positions[:best])
     return Allotment(
         tuple(Share(*share) for share in shares.T.tolist()),
         num_requests + best,
@@ -207,16 +207,16 @@ class _Drafts(NamedTuple):
 
     chances: Floats
     depths: npt.NDArray[np.int64]
-    places: npt.NDArray[np.int64]
+    positions: npt.NDArray[np.int64]
     owners: npt.NDArray[np.int64]
 
 
 def _drafts(demands: Sequence[Demand]) -> _Drafts:
     token_rates, max_tokens, step_rates, max_depths = np.array(demands, dtype=np.float64).T
-    depths, places, _ = np.ogrid[: int(max_depths.max()) + 1, : int(max_tokens.max()) + 1, : len(demands)]
-    # [depths, places, requests]: ties go to the nearest place, so all requests get one before any gets two.
-    chances = step_rates ** depths.astype(float) * token_rates ** places.astype(float)
-    wanted = (depths <= max_depths) & (places <= max_tokens)
+    depths, positions, _ = np.ogrid[: int(max_depths.max()) + 1, : int(max_tokens.max()) + 1, : len(demands)]
+    # [depths, positions, requests]: ties go to the nearest position; each request gets one before a second.
+    chances = step_rates ** depths.astype(float) * token_rates ** positions.astype(float)
+    wanted = (depths <= max_depths) & (positions <= max_tokens)
     # The first token is not a draft: the request generates it in any case.
     wanted[0, 0] = False
     order = np.argsort(-chances[wanted], kind="stable")

@@ -45,8 +45,8 @@ class TokenTree:
 
     def restricted(self, kept: Sequence[int]) -> TokenTree:
         """Return the tree of some of its nodes, in ascending order and with the parents of each."""
-        places = {node: place for place, node in enumerate(kept)} | {ROOT: ROOT}
-        parents = tuple(places[self.parents[node]] for node in kept)
+        indices = {node: index for index, node in enumerate(kept)} | {ROOT: ROOT}
+        parents = tuple(indices[self.parents[node]] for node in kept)
         return TokenTree(tuple(self.tokens[node] for node in kept), parents)
 
     def child(self, node: int, token: int) -> int | None:

@@ -188,7 +188,7 @@ class DraftModelSpeculation(PromptLookup):
             ),
             recorder,
             max_ahead=self.settings.num_draft_tokens,
-            place=(request.num_steps_before, 0),
+            row=(request.num_steps_before, 0),
             budget=request.budget,
         )
 

@@ -73,7 +73,7 @@ class DraftAhead:
             pass.
         min_probability: bound on the probability that all pending tokens are right.
         waits: the draft writes nothing until the target rejects a token of what ``expect`` was given.
-        place: the row of the timeline.
+        row: the row of the timeline.
         budget: bounds the pending tokens at any time.
     """
 
@@ -87,7 +87,7 @@ class DraftAhead:
         max_ahead: int,
         min_probability: float = _MIN_PROBABILITY,
         waits: bool = False,
-        place: tuple[int, int] = (0, 0),
+        row: tuple[int, int] = (0, 0),
         budget: SpeculationBudget | None = None,
     ) -> None:
         self._draft = draft
@@ -106,7 +106,7 @@ class DraftAhead:
         self._open_runs: list[DraftRun] = []
         self._kept_work = self._lost_work = Usage()
         self._recorder = recorder
-        self._place = place
+        self._row = row
         self._task = asyncio.get_running_loop().create_task(self._write_ahead())
 
     def confirm(self, tokens: Sequence[int]) -> None:
@@ -210,7 +210,7 @@ class DraftAhead:
         run = DraftRun(self._pending.end, self._draft.submit(request))
         self._open_runs.append(run)
         self._running = run
-        run.work = self._recorder.start("draft", *self._place, "ahead")
+        run.work = self._recorder.start("draft", *self._row, "ahead")
         try:
             async for delta in run.generation:
                 run.tokens += delta.tokens
@@ -231,7 +231,7 @@ class DraftAhead:
 
     def _note(self, run: DraftRun, kind: EventKind) -> None:
         text = "" if kind == "confirmed" else self._draft.tokenizer.decode(run.tokens)
-        self._recorder.emit(kind, "draft", *self._place, text=text, num_tokens=len(run.tokens), work=run.work)
+        self._recorder.emit(kind, "draft", *self._row, text=text, num_tokens=len(run.tokens), work=run.work)
 
     def _settle_runs(self) -> None:
         """Note which runs the target confirmed, and drop those that are over, except for their work."""

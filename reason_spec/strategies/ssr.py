@@ -73,9 +73,9 @@ class Ssr(RoutedStrategy):
         )
         for score in scores:
             recorder.add_work("target", score.usage, kept=True)
-        order = sorted(range(len(openings)), key=lambda place: -fmean(scores[place].logprobs))
+        order = sorted(range(len(openings)), key=lambda index: -fmean(scores[index].logprobs))
         width = self.settings.width if self.settings.width > 1 else _NUM_PATHS
-        return [openings[place] for place in order[:width]]
+        return [openings[index] for index in order[:width]]
 
     def _opening(self, direction: str, request: SolveRequest) -> Step | None:
         """Return a direction as a step; None if it holds a stop or leaves no room for an answer."""
@@ -91,7 +91,7 @@ class Ssr(RoutedStrategy):
     async def _first_to_end(
         self, openings: list[Step], request: SolveRequest, recorder: Recorder
     ) -> tuple[Step, ...]:
-        paths = [_Path(place, len(openings), [step], recorder) for place, step in enumerate(openings)]
+        paths = [_Path(index, len(openings), [step], recorder) for index, step in enumerate(openings)]
         tasks = {asyncio.ensure_future(self._follow(path, request)): path for path in paths}
         winner: _Path | None = None
         running = set(tasks)
@@ -100,7 +100,7 @@ class Ssr(RoutedStrategy):
                 done, running = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
                 for task in done:
                     task.result()
-                ended = sorted((tasks[task] for task in done), key=lambda path: path.place)
+                ended = sorted((tasks[task] for task in done), key=lambda path: path.index)
                 winner = next((path for path in ended if path.steps[-1].ends_text), None)
         finally:
             for task in running:
@@ -133,7 +133,7 @@ class Ssr(RoutedStrategy):
 class _Path:
     """The answer in one direction, with a recorder of its own."""
 
-    place: int
+    index: int
     num_paths: int
     steps: list[Step]
     whole: Recorder
@@ -146,11 +146,11 @@ class _Path:
         """Hand an event to the recorder of the answer; rows and works of several paths must not be equal."""
 
         def apart(number: int | None) -> int | None:
-            return None if number is None else number * self.num_paths + self.place
+            return None if number is None else number * self.num_paths + self.index
 
         event = replace(
             event,
-            branch=event.branch * self.num_paths + self.place,
+            branch=event.branch * self.num_paths + self.index,
             work=apart(event.work),
             about=apart(event.about),
         )

@@ -84,8 +84,8 @@ class StepLoop(ABC):
     def _begin_drafts(self, branch: Branch) -> list[Draft]:
         """Begin ``width`` drafts of a step; where the suffix cache proposes one it is the only draft."""
         if (known := self._known_step(branch)) is not None:
-            number = self._recorder.start("cache", *branch.place, "step")
-            self._answer.note_written("cache", branch.place, number, known.text, len(known.tokens))
+            number = self._recorder.start("cache", *branch.row, "step")
+            self._answer.note_written("cache", branch.row, number, known.text, len(known.tokens))
             branch.drafts.append(Draft(number, step=known))
         else:
             for index in range(self._answer.settings.width):
@@ -136,7 +136,7 @@ class StepLoop(ABC):
             step = await self._answer.finished(draft.work)
         except EngineError as error:
             self._recorder.lose_draft(error)
-            self._recorder.emit("cancelled", "draft", *branch.place, work=draft.number)
+            self._recorder.emit("cancelled", "draft", *branch.row, work=draft.number)
             return None
         return step and self._requests.for_target(step, draft.step_prefix)
 
@@ -184,11 +184,11 @@ class StepLoop(ABC):
     ) -> None:
         """Wait for a verdict on a draft and record it; ``unknown`` is the draft's state without a result."""
         assert draft.step is not None
-        number = self._recorder.start("verifier", *branch.place, "verdict", about=draft.number)
+        number = self._recorder.start("verifier", *branch.row, "verdict", about=draft.number)
         try:
             verdict = await judging
         except asyncio.CancelledError:
-            self._recorder.emit("cancelled", "verifier", *branch.place, work=number)
+            self._recorder.emit("cancelled", "verifier", *branch.row, work=number)
             raise
         self._recorder.add_work("target", verdict.work, kept=True)
         draft.verdict = verdict if draft.verdict is None else verdict.with_costs_of(draft.verdict)
@@ -200,7 +200,7 @@ class StepLoop(ABC):
         self._recorder.emit(
             "checked" if is_open else "verified",
             "verifier",
-            *branch.place,
+            *branch.row,
             text=draft.step.text,
             verdict=draft.verdict,
             origin=draft.step.origin,

@@ -20,7 +20,7 @@ _SIBLING_TEMPERATURE: Final = 0.8
 
 
 def sampling_of_sibling(sampling: Sampling, index: int) -> Sampling:
-    """Return the sampling of draft ``index`` of one place; the first has the request's own."""
+    """Return the sampling of draft ``index`` of one position; the first has the request's own."""
     if index == 0:
         return sampling
     noise = replace(sampling.noise, sample=sampling.noise.sample + (index << 32))

@@ -139,7 +139,7 @@ class StepTree:
     def submit(
         self, lane: ModelLane, branch: Branch, request: EngineRequest, purpose: Purpose = "step"
     ) -> TrackedGeneration:
-        work = self._answer.submit(lane, branch.place, request, purpose)
+        work = self._answer.submit(lane, branch.row, request, purpose)
         branch.works.append(work)
         return work
 

@@ -97,7 +97,7 @@ class SuffixCacheSession:
         session = self._conversation.session
         with self._owner.guarded(self._tenant):
             if self.proposes_steps:
-                # A cache learns from what becomes of its last proposal, and that was for a place further on.
+                # A cache learns from the outcome of its last proposal, which was for a later position.
                 session.propose_tokens(len(tokens))
             session.extend(tokens)
         self._conversation.tokens += tokens
@@ -275,9 +275,9 @@ class SuffixCacheSessions:
                     self._caches.open_session("", tenant).close()
 
     def save(self) -> None:
-        """Keep what was learned since the last time, where the settings name a place.
+        """Save what was learned since the last time, if the settings name a folder.
 
-        May be called in another thread while answers are written. Where that place fails the cache works on.
+        May be called in another thread while answers are written. If saving fails the cache works on.
         """
         num_learned = self._num_learned
         if num_learned == self._num_kept:
@@ -291,8 +291,8 @@ class SuffixCacheSessions:
             self._num_kept = num_learned
 
     def _take_up(self, tokens: Sequence[int], tenant: str, scope: str, name: str) -> _Conversation:
-        place = (tenant, scope, name)
-        own = [idle for idle in self._idle if (idle.tenant, idle.scope, idle.name) == place]
+        key = (tenant, scope, name)
+        own = [idle for idle in self._idle if (idle.tenant, idle.scope, idle.name) == key]
         shared = {id(idle): num_shared(idle.tokens, tokens) for idle in own}
         best = max(own, key=lambda idle: shared[id(idle)], default=None)
         if best is None or shared[id(best)] < _SAME * len(best.tokens):
@@ -330,7 +330,7 @@ def segments_of(messages: Sequence[Message], prompt: Sequence[int], tokenizer: T
 
 def _find(part: Sequence[int], whole: Sequence[int], start: int) -> int | None:
     part = tuple(part)
-    for place in range(start, len(whole) - len(part) + 1):
-        if whole[place] == part[0] and tuple(whole[place : place + len(part)]) == part:
-            return place
+    for index in range(start, len(whole) - len(part) + 1):
+        if whole[index] == part[0] and tuple(whole[index : index + len(part)]) == part:
+            return index
     return None

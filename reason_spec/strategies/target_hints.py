@@ -36,7 +36,7 @@ class TargetHints:
                 answer.recorder,
                 max_ahead=answer.settings.num_draft_tokens,
                 waits=True,
-                place=target.place,
+                row=target.row,
                 budget=answer.request.budget,
             )
             answer.drafters.append(self._ahead)
@@ -53,7 +53,7 @@ class TargetHints:
         """
         if index == 0:
             self.offer(drafted)
-            self._recorder.emit("hinted", "target", *self._target.place, about=number)
+            self._recorder.emit("hinted", "target", *self._target.row, about=number)
         elif self._is_used:
             self._target.generation.offer_hint(drafted, index=index)
 

@@ -35,7 +35,7 @@ from reason_spec.suffix.index_kernels import (
 from reason_spec.suffix.native import compiled, inlined
 
 NUM_FEATURES: Final = 17
-NUM_LEARNT: Final = 2
+NUM_LEARNED: Final = 2
 """Number of leading features (constant, match length) whose weights `settle` updates."""
 PER_ORDER: Final = 8
 """Maximum number of candidates of each order."""
@@ -383,7 +383,7 @@ def settle(
                 continue
             came = nodes[TOKEN, node] == token
             error = (1.0 if came else 0.0) - values[CONDITIONAL, node]
-            for feature in range(NUM_LEARNT):
+            for feature in range(NUM_LEARNED):
                 step = error * values[FEATURES + feature, node]
                 model[feature] += rate * step
                 lean[feature] += lean_rate * step

@@ -238,12 +238,12 @@ class TokenDrafts:
             # The first pass may hold a whole prompt.
             if len(live[0].best.tokens) > 1:
                 self._record(time.perf_counter() - started)
-            live = self._going_on(live)
+            live = self._continuing(live)
         self._trie.give_back(slots)
         for draft in drafts:
             draft.sequence.drafter.offer_model_draft(ModelDraft(draft.best.proposal, draft.predicted))
 
-    def _going_on(self, drafts: SequenceOf[SequenceDraft]) -> list[SequenceDraft]:
+    def _continuing(self, drafts: SequenceOf[SequenceDraft]) -> list[SequenceDraft]:
         """Return the drafts that one more token is added to, each by the rule of its request."""
         live = [draft for draft in drafts if draft.lanes and not draft.is_long_enough]
         by_gain = [draft for draft in live if not draft.has_threshold]
