@@ -22,7 +22,6 @@ from typing import ClassVar, Final
 
 from reason_spec.events import Event, Recorder
 from reason_spec.segment import StopScanner
-from reason_spec.settings import StrategySettings
 from reason_spec.strategies.answer_work import AnswerWork
 from reason_spec.strategies.autoregressive import whole_answer
 from reason_spec.strategies.base import RoutedStrategy, SolveRequest, check_judges_alone
@@ -57,13 +56,10 @@ class Ssr(RoutedStrategy):
             for step in await self._first_to_end(openings, request, recorder):
                 yield step
             return
-        async with aclosing(self._by_target(request, recorder)) as steps:
+        whole = whole_answer(self.settings, self.target, self.draft)
+        async with aclosing(whole._write_steps(request, recorder)) as steps:
             async for step in steps:
                 yield step
-
-    def _by_target(self, request: SolveRequest, recorder: Recorder) -> AsyncGenerator[Step]:
-        whole = whole_answer(self.settings, self.target, self.draft)
-        return whole._write_steps(request, recorder)
 
     async def _pick_directions(self, request: SolveRequest, recorder: Recorder) -> list[Step]:
         """Return the openings that are most likely to the target, the best first."""
@@ -114,19 +110,16 @@ class Ssr(RoutedStrategy):
 
     async def _follow(self, path: _Path, request: SolveRequest) -> None:
         left = request.after(path.steps, self.target, self.draft)
+        # In a direction each step has one draft; ``width`` counts the directions.
+        settings = self.settings.model_copy(update={"width": 1})
         loop = SpecReasonLoop(
-            AnswerWork(self.target, self.draft, self._settings_of_path, left, path.recorder),
+            AnswerWork(self.target, self.draft, settings, left, path.recorder),
             self.verifier.verify,
             LoopOptions(proposes_known_steps=False),
         )
         async with aclosing(loop.steps()) as steps:
             async for step in steps:
                 path.steps.append(step)
-
-    @property
-    def _settings_of_path(self) -> StrategySettings:
-        """In a direction each step has one draft; ``width`` counts the directions."""
-        return self.settings.model_copy(update={"width": 1})
 
 
 @dataclass(eq=False, slots=True)
