@@ -12,7 +12,7 @@ from reason_spec.engines.torch.choice import TokenChoice
 from reason_spec.engines.torch.kv import PrefixTrie
 from reason_spec.engines.torch.sequence import Sequence
 from reason_spec.engines.torch.sequence_drafter import DraftRates, SequenceDrafter
-from reason_spec.engines.torch.texts import Places
+from reason_spec.engines.torch.texts import CachedPrefixes
 from reason_spec.speculation.earlier_texts import EarlierTexts
 from reason_spec.speculation.recycling import RecycledTokens
 from reason_spec.types import Usage
@@ -37,10 +37,10 @@ class GenerationSequence(Sequence):
         earlier: EarlierTexts | None = None,
         choice: TokenChoice | None = None,
         rates: DraftRates | None = None,
-        places: Places | None = None,
+        cached: CachedPrefixes | None = None,
         siblings: RecycledTokens | None = None,
     ) -> None:
-        super().__init__(number, request.prefix, trie, request.priority, places)
+        super().__init__(number, request.prefix, trie, request.priority, cached)
         self.request = request
         self.output = RequestOutput(request, tokenizer, max_context - self.num_prefix)
         self.choice = choice or TokenChoice(request)

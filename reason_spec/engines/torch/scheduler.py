@@ -27,7 +27,7 @@ from reason_spec.engines.torch.pass_plan import PassPlanner, ScheduledSequence
 from reason_spec.engines.torch.predictions import Predictions
 from reason_spec.engines.torch.sequence import ChoiceSequence, ScoringSequence, Sequence
 from reason_spec.engines.torch.sequence_drafter import DraftRates
-from reason_spec.engines.torch.texts import Places
+from reason_spec.engines.torch.texts import CachedPrefixes
 from reason_spec.engines.torch.token_drafts import DraftModel, TokenDrafts
 from reason_spec.engines.worker.loop import Result, StepReport
 from reason_spec.engines.worker.pass_times import PassTimes
@@ -96,7 +96,7 @@ class Scheduler:
         self._debug = debug
         self._limits = Limits(runner.max_context, runner.vocab_size, "max_context, at most cache_tokens")
         self._trie = PrefixTrie(num_slots)
-        self._places = Places()
+        self._cached = CachedPrefixes()
         self.pass_times = pass_times or PassTimes()
         self._admission = SequenceAdmission(self._trie, max_running)
         score_chunk = min(prefill_chunk, max(16, _MAX_SCORE_LOGITS // runner.vocab_size))
@@ -134,7 +134,7 @@ class Scheduler:
             self._earlier,
             TokenChoice(request, compiling),
             entry_of(self._draft_rates, request.cache_key, lambda: DraftRates(self._runner.vocab_size)),
-            self._places,
+            self._cached,
             self._siblings_of(request),
         )
         sequence.drafter.offer_hint(Hint(self._limits.known_tokens(request.hint)))
@@ -144,7 +144,7 @@ class Scheduler:
         self, number: int, prefix: Prefix, continuation: tuple[int, ...], *, alternatives: bool = False
     ) -> None:
         kind = ChoiceSequence if alternatives else ScoringSequence
-        sequence = kind(number, prefix, continuation, self._trie, self._places)
+        sequence = kind(number, prefix, continuation, self._trie, self._cached)
         self._enqueue(sequence, num_needed=1 if continuation else 0)
 
     def cancel(self, number: int) -> None:
@@ -166,7 +166,7 @@ class Scheduler:
 
     def reset_prefix_cache(self) -> None:
         self._trie.clear()
-        self._places.clear()
+        self._cached.clear()
         self._acceptor.clear()
 
     def evict_first(self, owner: str, tokens: tuple[int, ...]) -> None:
@@ -175,8 +175,8 @@ class Scheduler:
     def forget_prefixes(self) -> None:
         """Let no later request begin from what was computed so far; live ones continue from it."""
         self._trie.forget()
-        # Live requests continue to note their places in the old ones.
-        self._places = Places()
+        # Live requests continue to store their prefixes in the old one.
+        self._cached = CachedPrefixes()
         self._acceptor.clear()
 
     def set_num_threads(self, num_threads: int) -> None:
