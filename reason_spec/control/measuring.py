@@ -123,7 +123,7 @@ async def _measure_passes(engine: Engine, sizes: Sequence[int]) -> PassCost:
             started = time.perf_counter()
             await engine.score(prefix, continuation[:size])
             seconds.append(time.perf_counter() - started)
-        # A larger pass that was faster by chance must not look like a bargain.
+        # A larger pass that was faster by chance must not look cheaper.
         points.append((size, max(min(seconds), points[-1][1] if points else 0.0)))
     return PassCost(tuple(points))
 

@@ -92,7 +92,7 @@ class Planner:
         self._unknown = AnswerHistory(assumed, costs.verdict, constants)
 
     def plan(self, cached: CacheForecast = NOTHING_CACHED) -> Plan:
-        """Return the plan for an answer of which the suffix cache knows so much."""
+        """Return the plan for an answer; ``cached`` is what the suffix cache would draft for it."""
         candidates, history = self._candidates(cached), self._history(cached)
         trial = explore(candidates, history, every=self._constants.explore_every)
         if trial is not None:

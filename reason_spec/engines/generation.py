@@ -56,8 +56,8 @@ class EngineRequest:
         logit_bias: pairs of a token id and a number that is added to its logit; each id once.
         stream: False delivers no tokens before the result, which saves a message a pass.
         delta_tokens: tokens that a delta holds at least, except the last.
-        first_delta_tokens: the first delta holds only so many, and the second what lacks to
-            ``delta_tokens``; None: as the others.
+        first_delta_tokens: tokens of the first delta; the second has the rest of ``delta_tokens``. None: as
+            the others.
 
     Raises:
         ValueError: ``max_tokens`` is below 1, or a bias is not finite.

@@ -107,7 +107,7 @@ class HintRate:
             self._count = self._count * _DECAY + num_right + (num_right < checked)
 
     def chance(self, num_hinted: int) -> float:
-        """Return the chance that so many hinted tokens are all accepted."""
+        """Return the chance that ``num_hinted`` tokens are all accepted."""
         return float((self._right / self._count) ** num_hinted)
 
 
@@ -135,7 +135,7 @@ class LookupRate:
             self._later = right * _DECAY + num_right - 1, count * _DECAY + num_right - 1 + wrong
 
     def chance(self, num_tokens: int) -> float:
-        """Return the chance that so many tokens, one at least, are all accepted."""
+        """Return the chance that ``num_tokens`` (at least 1) are all accepted."""
         (first, count), (later, later_count) = self._first, self._later
         return float(first / count * (later / later_count) ** (num_tokens - 1))
 
@@ -153,7 +153,7 @@ class ModelDraftRates:
         self._by_length: dict[int, HintRate] = {}
 
     def learn(self, drafted: Proposal, generated: Sequence[int], text_length: int = 0) -> None:
-        """Take a verified chain and the tokens that followed a text of so many tokens."""
+        """Take a verified chain and the tokens that were generated after ``text_length`` tokens."""
         self._chains.learn(drafted, generated)
         self._next_at(text_length).learn(drafted.tokens, generated)
 

@@ -43,7 +43,7 @@ class ChainRate(Protocol):
     """How likely chains of one kind are right."""
 
     def chance(self, num_tokens: int) -> float:
-        """Return the chance that so many tokens are all accepted."""
+        """Return the chance that ``num_tokens`` tokens are all accepted."""
 
     def learn(self, chain: Sequence[int], generated: Sequence[int]) -> None:
         """Take a chain and the tokens that followed."""

@@ -197,7 +197,7 @@ def draft_limits(demands: Sequence[Demand], time: BatchTime) -> list[int]:
 
 
 def uniform_limit(num_requests: int, max_tokens: int, token_rate: float, time: BatchTime) -> int:
-    """Return the limit of each of so many equal requests, which depends on their number alone."""
+    """Return the limit of each of ``num_requests`` equal requests, which depends on their number alone."""
     limits = draft_limits([Demand(token_rate, max_tokens)] * num_requests, time)
     return min(limits, default=max_tokens)
 

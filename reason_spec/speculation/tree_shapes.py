@@ -115,7 +115,7 @@ def fixed_shape(sources: Sequence[Source], budget: int, least: float, rates: Rat
 
 @lru_cache(maxsize=4096)
 def best_shape(rates: Rates, num_nodes: int) -> Shape:
-    """Return how a tree of so many nodes, its root included, divides them among the root's children."""
+    """Return how a tree of ``num_nodes``, its root included, divides them among the root's children."""
     _, splits = _best_trees(rates, num_nodes)
     shape: list[int] = []
     left = num_nodes - 1

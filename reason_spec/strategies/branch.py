@@ -39,7 +39,7 @@ class DraftState(Enum):
 
 @dataclass(eq=False, slots=True)
 class Draft:
-    """One drafted step, of the draft model or of the suffix cache, and the branch that trusts it."""
+    """One drafted step, of the draft model or of the suffix cache, and the branch that assumes it."""
 
     number: int
     """The number of its work in the timeline."""

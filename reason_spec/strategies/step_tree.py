@@ -101,7 +101,7 @@ class StepTree:
             self._answer.recorder.num_held_back += 1
 
     def decide(self, branch: Branch) -> None:
-        """Take the accepted draft, else the target's step; cancel the other drafts and what trusts them."""
+        """Take the accepted draft, else the target's step; cancel the other drafts and what assumes them."""
         branch.chosen = next(iter(branch.drafts_in(DraftState.ACCEPTED)), None)
         for draft in branch.drafts:
             if draft is not branch.chosen:

@@ -239,7 +239,7 @@ class SuffixCacheSessions:
         return None
 
     def forget(self, scope: str) -> None:
-        """Let a scope begin anew; no answer may be under way in it."""
+        """Reset a scope; no answer may be running in it."""
         for conversation in [idle for idle in self._idle if idle.scope == scope]:
             self._idle.remove(conversation)
             self._end(conversation)

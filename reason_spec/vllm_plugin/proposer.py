@@ -145,7 +145,7 @@ class Proposer(Drafter):
             self._times.add_batch(sum(self._passed[name] for name in names), len(names), seconds)
 
     def _limit(self, num_requests: int) -> int:
-        """Return how many tokens pay for each of so many requests.
+        """Return how many draft tokens pay for each of ``num_requests``.
 
         It depends on the number of requests alone, not on the texts of other owners.
         """

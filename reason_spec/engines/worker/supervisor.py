@@ -26,7 +26,7 @@ logger = logging.getLogger(__name__)
 _CLOSE_SECONDS = 5.0
 _MAX_RESTARTS = 5
 _SETTLED_SECONDS = 300.0
-"""After this time without a death the count of restarts begins anew."""
+"""After this time without a death the count of restarts is reset."""
 
 
 class Supervisor:

@@ -43,8 +43,8 @@ _CALCULATOR: Final = re.compile(r"<<[^<>]*>>")
 
 _SETTLED_STEPS: Final = 6
 _KEPT_SETTLED: Final = 3
-"""Of the steps that come later than so many after the final answer was first stated, one in three is fitted,
-with three times the weight: they are half of all, and nearly alike."""
+"""Of the steps more than `_SETTLED_STEPS` after the first statement of the final answer, one in three is
+fitted, with three times the weight: they are half of all, and nearly alike."""
 
 Rows: TypeAlias = NDArray[np.float32]
 Advance: TypeAlias = Callable[[], None]

@@ -330,7 +330,7 @@ def expected_speedup(item: CandidateResult, best_exact: CandidateResult | None, 
 
 
 def chance_to_pass(item: CandidateResult, plan: SearchPlan) -> float:
-    """Return the chance that a candidate with so many lost answers will pass the final test."""
+    """Return the chance that a candidate will pass the final test, by its lost answers so far."""
     from scipy.stats import betabinom
 
     test, number = plan.final_test, len(plan.final)
@@ -347,7 +347,7 @@ def trial_of(item: CandidateResult) -> Trial:
 
 @cache
 def _most_lost(test: LossTest, number: int) -> int:
-    """Return how many of so many problems may be lost; -1 where even none is too many."""
+    """Return how many of ``number`` problems may be lost; -1 where even none is too many."""
     passing = (lost for lost in range(number + 1) if not test.passes(Trial(0.0, number, lost)))
     return next(passing, number + 1) - 1
 
