@@ -24,6 +24,7 @@ from reason_spec.lab.drafts.objectives import Loss
 from reason_spec.lab.drafts.schedule import Objective
 from reason_spec.lab.drafts.student import Agreement
 from reason_spec.lab.drafts.texts import IGNORED, PaddedBatch, TrainingText
+from reason_spec.loading import load_causal_lm
 
 NUM_STEPS: Final = 4
 """Draft steps of the training."""
@@ -101,11 +102,7 @@ class HeadStudent:
     """
 
     def __init__(self, base: str, name: str, vocabulary: Sequence[int] | None, device: torch.device) -> None:
-        from transformers import AutoModelForCausalLM
-        from transformers.utils import logging as transformers_logging
-
-        transformers_logging.disable_progress_bar()
-        module: Any = AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32)
+        module: Any = load_causal_lm(base, torch.float32)
         layers_of(name, module)
         self.module = module.requires_grad_(False).to(device).eval()
         config = module.config
