@@ -175,7 +175,7 @@ class Recorder:
         logits = self._inner.run(lanes)
         rows = range(len(lanes))
         predictions = Predictions.of_pass(logits, rows)
-        likeliest = predictions.likeliest(rows, WIDTH)
+        likeliest = predictions.top_tokens(rows, WIDTH)
         # The first pass of a draft also reads what the target has written since the last.
         if lanes[0].tokens:
             self._seconds.setdefault(len(lanes), []).append(time.process_time() - started)

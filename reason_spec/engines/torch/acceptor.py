@@ -144,7 +144,7 @@ def _recycle(
 ) -> None:
     """Keep what the pass predicts after the last token and after each draft, right or wrong."""
     nodes = [ROOT, *range(len(drafts))]
-    seen = predictions.likeliest([entries[node] for node in nodes], WIDTH)
+    seen = predictions.top_tokens([entries[node] for node in nodes], WIDTH)
     sequence.drafter.recycle(drafts, seen)
 
 

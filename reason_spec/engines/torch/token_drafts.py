@@ -118,8 +118,8 @@ class SequenceDraft:
     def grow(self, rows: SequenceOf[tuple[Tensor, NextTokens]]) -> None:
         """Continue the lanes by their logits ``[vocabulary]`` and their most likely tokens."""
         children: list[tuple[float, int, DraftLane, int]] = []
-        for lane, (logits, likeliest) in zip(self.lanes, rows, strict=True):
-            for token, share in self._choices(lane, logits, likeliest):
+        for lane, (logits, top_tokens) in zip(self.lanes, rows, strict=True):
+            for token, share in self._choices(lane, logits, top_tokens):
                 children.append((lane.chance * share, -len(children), lane, token))
         best = nlargest(self._width, children, key=lambda child: child[:2])
         self.lanes = [
@@ -148,11 +148,13 @@ class SequenceDraft:
             drafted._replace(chances=(*drafted.chances[:-1], reached)) if self._is_beam else drafted
         )
 
-    def _choices(self, lane: DraftLane, logits: Tensor, likeliest: NextTokens) -> Iterable[tuple[int, float]]:
+    def _choices(
+        self, lane: DraftLane, logits: Tensor, top_tokens: NextTokens
+    ) -> Iterable[tuple[int, float]]:
         """Return the next tokens; sampled ones take the noise that the target will take there."""
         position = len(lane.sequence.tokens) + len(lane.tokens)
         sampling = lane.sequence.request.sampling
-        found = with_noise(likeliest, sampling, position, logits.shape[-1])
+        found = with_noise(top_tokens, sampling, position, logits.shape[-1])
         self.predicted[tuple(lane.tokens)] = found
         if self._is_beam:
             return zip(*found, strict=True)
@@ -232,7 +234,7 @@ class TokenDrafts:
             started = time.perf_counter()
             lanes = [lane for draft in live for lane in draft.lanes]
             logits = self._model.run(lanes)
-            rows = iter(zip(logits, _likeliest(logits), strict=True))
+            rows = iter(zip(logits, _top_tokens(logits), strict=True))
             for draft in live:
                 draft.grow(list(islice(rows, len(draft.lanes))))
             # The first pass may hold a whole prompt.
@@ -262,6 +264,6 @@ class TokenDrafts:
         self.seconds_per_token = _TIME_DECAY * before + (1 - _TIME_DECAY) * seconds
 
 
-def _likeliest(logits: Tensor) -> list[NextTokens]:
+def _top_tokens(logits: Tensor) -> list[NextTokens]:
     rows = range(len(logits))
-    return Predictions.of_pass(logits, rows).likeliest(rows, WIDTH)
+    return Predictions.of_pass(logits, rows).top_tokens(rows, WIDTH)
