@@ -140,11 +140,11 @@ class WorkerEngine(Engine):
             phase, self.phase = self.phase, ""
             await self.close()
             if isinstance(error, TimeoutError):
-                last = self._supervisor.last_words
+                last = self._supervisor.last_output
                 raise EngineError(
                     f"engine {self.name!r}: model {self.settings.model!r} was not loaded within "
                     f"start_timeout={self.settings.start_timeout:g} seconds; set a longer start_timeout "
-                    f"(it was {phase})" + (f". Its last words: {last}" if last else "")
+                    f"(it was {phase})" + (f". Its last output: {last}" if last else "")
                 ) from None
             raise
 

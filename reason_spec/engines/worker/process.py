@@ -17,7 +17,7 @@ from typing import NamedTuple
 from reason_spec.engines.worker.channel import Channel
 from reason_spec.engines.worker.messages import FromWorker, ToWorker
 
-_LAST_WORDS_BYTES = 2000
+_LAST_OUTPUT_BYTES = 2000
 _EXIT_SECONDS = 2.0
 _BOOTSTRAP = (
     "import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
@@ -31,7 +31,7 @@ class Ending(NamedTuple):
     """How a worker ended: its exit status (negative: a signal) and the end of what it printed."""
 
     status: int
-    last_words: str
+    last_output: str
 
     def describe(self) -> str:
         if self.status < 0:
@@ -44,7 +44,7 @@ class Ending(NamedTuple):
 
     @property
     def last_line(self) -> str:
-        return "".join(self.last_words.strip().splitlines()[-1:])
+        return "".join(self.last_output.strip().splitlines()[-1:])
 
 
 class WorkerProcess:
@@ -129,7 +129,7 @@ class WorkerProcess:
         self.kill()
         with self._output as output:
             size = output.seek(0, os.SEEK_END)
-            output.seek(max(0, size - _LAST_WORDS_BYTES))
+            output.seek(max(0, size - _LAST_OUTPUT_BYTES))
             return Ending(status, output.read().decode(errors="replace"))
 
 

@@ -64,7 +64,7 @@ class Supervisor:
         self._num_restarts = 0
         self.closing = False
         self.num_deaths = 0
-        self.last_words = ""
+        self.last_output = ""
         self.failure: str | None = None
         """Why requests fail now; None while the worker runs."""
 
@@ -97,7 +97,7 @@ class Supervisor:
         self._ready = loop.create_future()
         self._hung_up.clear()
         self._ending = None
-        self.last_words = ""
+        self.last_output = ""
         self._pulse = Pulse(self._settings.hang_timeout)
         self._worker, first = self._launch()
         loop.add_reader(self._worker.fileno(), self._receive)
@@ -222,7 +222,7 @@ class Supervisor:
                 kind = UnsupportedModelError if unsupported else EngineError
                 self._fail_start(kind(f"engine {self._name!r}: {text}"))
             case Died(text):
-                self.last_words = text
+                self.last_output = text
             case _:
                 self._handle(message)
 
@@ -249,7 +249,7 @@ class Supervisor:
         if self._pulse.lived > _SETTLED_SECONDS:
             self._num_restarts = 0
         if reason is not None:
-            self.last_words = reason
+            self.last_output = reason
             worker.kill()
 
     def _end_soon(self) -> None:
@@ -262,9 +262,9 @@ class Supervisor:
         if worker is None:
             return
         worker.detach()
-        died = self.last_words
+        died = self.last_output
         ending = await asyncio.to_thread(worker.end)
-        self.last_words = self.last_words or ending.last_line
+        self.last_output = self.last_output or ending.last_line
         comes_back = self._is_kept_alive and self._has_served and not self.closing
         if self.failure is None or not self.closing:
             remedy = "it is being started again" if comes_back else "start the engine again"
