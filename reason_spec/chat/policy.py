@@ -77,7 +77,7 @@ class AnswerStrategies:
 
 
 def drafts_steps(strategy: Strategy) -> bool:
-    """Return whether the draft may write steps of a strategy: no token of the target then ends the answer."""
+    """Return whether steps of a strategy may be the draft's: then no token of the target ends the answer."""
     return not strategy.takes_stop_ids
 
 

@@ -152,7 +152,7 @@ def step_seconds(
         drafted = generated
         seconds = costs.target.seconds(branches * (1 + drafted))
     tokens = tokens_per_pass(rate, drafted)
-    # Each of them writes one token, which the draft may have predicted as any other.
+    # Each of them writes one token, and the draft has predicted it with the same chance as any other.
     rejected = (1.0 - float(rate**drafted)) / max(rate, _LEAST_RATE)
     seconds += rejected * costs.target.seconds(branches)
     return history.step_tokens.value * seconds / (tokens + rejected)

@@ -18,7 +18,7 @@ from reason_spec.tools_ahead.model import CallModel
 from reason_spec.tools_ahead.predictor import IsReadOnly
 
 FOLDS: Final = 8
-"""Of tasks: the calls of each are predicted from the others. Models are fitted to half as many parts."""
+"""Of tasks; the calls of each are predicted from the others. Models are fitted to half as many parts."""
 MIN_RIGHT: Final = 20
 """Right candidates that a model needs."""
 _KEPT_WRONG: Final = 0.25
