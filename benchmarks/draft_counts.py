@@ -27,7 +27,7 @@ from arms import write_rows
 from rich.console import Console
 from rich.table import Table
 
-from reason_spec.engines.base import EngineRequest, GenerationResult
+from reason_spec.engines.generation import EngineRequest, GenerationResult
 from reason_spec.engines.model_files import resolve_model
 from reason_spec.engines.tokenizer import load_tokenizer
 from reason_spec.engines.torch.drafters import load_drafter

@@ -29,8 +29,8 @@ import torch
 from draft_counts import Bench
 from torch import Tensor
 
-from reason_spec.engines.base import EngineRequest, GenerationResult
 from reason_spec.engines.eagle_files import is_head
+from reason_spec.engines.generation import EngineRequest, GenerationResult
 from reason_spec.engines.model_files import resolve_model
 from reason_spec.engines.torch.drafters import load_drafter
 from reason_spec.engines.torch.generation import GenerationSequence
@@ -175,7 +175,7 @@ class Recorder:
         logits = self._inner.run(lanes)
         rows = range(len(lanes))
         predictions = Predictions.of_pass(logits, rows)
-        likeliest = predictions.likeliest(rows, WIDTH)
+        likeliest = predictions.top_tokens(rows, WIDTH)
         # The first pass of a draft also reads what the target has written since the last.
         if lanes[0].tokens:
             self._seconds.setdefault(len(lanes), []).append(time.process_time() - started)

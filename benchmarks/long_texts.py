@@ -30,8 +30,9 @@ from pathlib import Path
 
 import numpy as np
 
-from reason_spec.engines.base import Engine, EngineRequest, Generation, Hint
+from reason_spec.engines.base import Engine
 from reason_spec.engines.factory import create_engine
+from reason_spec.engines.generation import EngineRequest, Generation, Hint
 from reason_spec.events import Recorder
 from reason_spec.pair import embedded_path
 from reason_spec.settings import EngineSettings
@@ -130,7 +131,7 @@ async def runs_ahead(engine: Engine, text: Prefix, repeats: int) -> Cost:
     )
     # Twice as many as may wait are one run, and so one hint.
     request = EngineRequest(Prefix((first,)), 1, delta_tokens=2 * _STEP_TOKENS)
-    ahead = DraftAhead(engine, generation, request, Recorder(), max_ahead=_STEP_TOKENS, min_chance=0.0)
+    ahead = DraftAhead(engine, generation, request, Recorder(), max_ahead=_STEP_TOKENS, min_probability=0.0)
     ahead.confirm(answer)
     certain = len(answer)
 

@@ -177,7 +177,7 @@ class Replay:
     num_passes: Counter[str] = field(default_factory=Counter)
     num_written: Counter[str] = field(default_factory=Counter)
     num_in_vain: Counter[str] = field(default_factory=Counter)
-    num_learnt: int = 0
+    num_learned: int = 0
     update_seconds: float = 0.0
     propose_seconds: list[float] = field(default_factory=list)
     _seen: set[str] = field(default_factory=set)
@@ -191,7 +191,7 @@ class Replay:
         """Replay one run."""
         case, segments = case_of(run, self._seen), run.segments
         self.num_runs[case] += 1
-        self.num_learnt += sum(len(segment.tokens) for segment in segments)
+        self.num_learned += sum(len(segment.tokens) for segment in segments)
         text = np.empty(sum(len(segment.tokens) for segment in segments), np.int32)
         length = 0
         for number, segment in enumerate(segments):
@@ -239,7 +239,7 @@ class Replay:
                 drafted_in_vain=self.num_in_vain[case] / self.num_written[case],
                 propose_us_p50=float(median),
                 propose_us_p99=float(worst),
-                update_us_per_token=self.update_seconds * 1e6 / self.num_learnt,
+                update_us_per_token=self.update_seconds * 1e6 / self.num_learned,
                 bytes_per_token=self.cache.bytes_per_token(),
             )
             for case, passes in sorted(self.num_passes.items(), reverse=True)

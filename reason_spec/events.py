@@ -88,9 +88,9 @@ class Recorder:
     because the target had finished the step first; ``num_held_drafts`` those of them that ``depth`` delayed
     until the target was already writing the step. ``num_held_back`` counts drafted steps without a position
     after them because the limit of open positions was reached. ``first_target_usage`` is the work of the
-    target's first request, which read the prompt. ``on_text`` receives text that is certain before its step
-    is final, if the strategy knows such text. ``thinking`` is the outcome of a limited thinking, None without
-    a limit.
+    target's first request, which read the prompt. ``on_text`` receives text that no longer changes, before
+    its step is final, if the strategy knows such text. ``thinking`` is the outcome of a limited thinking,
+    None without a limit.
     """
 
     listener: Listener | None = None

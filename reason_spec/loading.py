@@ -1,8 +1,13 @@
-"""One model is loaded at a time: transformers changes itself while it builds one."""
+"""Loads causal language models, one at a time: transformers changes itself while it builds one."""
 
 from __future__ import annotations
 
 import threading
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import torch
+    from transformers import PreTrainedModel
 
 # ``from_pretrained`` and ``from_config`` replace methods of transformers' own classes and torch's default
 # dtype while they work, and put back what they found. Of two threads that load at once one finds what the
@@ -10,3 +15,18 @@ import threading
 # has an output layer of whatever was in memory. Held by all that loads a model into a process that may
 # have others.
 LOADING = threading.RLock()
+
+
+def load_causal_lm(model: str, dtype: torch.dtype, **options: Any) -> PreTrainedModel:
+    """Load a model by folder or id, without a progress bar.
+
+    Raises:
+        Exception: whatever transformers raises for files that it cannot load.
+    """
+    from transformers import AutoModelForCausalLM
+    from transformers.utils import logging
+
+    logging.disable_progress_bar()
+    with LOADING:
+        loaded: PreTrainedModel = AutoModelForCausalLM.from_pretrained(model, dtype=dtype, **options)
+    return loaded

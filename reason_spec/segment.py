@@ -19,9 +19,9 @@ from typing import Final, NamedTuple
 BLANK_LINE = "\n\n"
 AUTO = "auto"
 LINE_AFTER_BYTES: Final = 120
-"""Under `AUTO` a step of so many bytes ends with its line."""
+"""Under `AUTO` a step of at least this many bytes ends with its line."""
 SENTENCE_AFTER_BYTES: Final = 240
-"""Under `AUTO` a step of so many bytes ends with its sentence."""
+"""Under `AUTO` a step of at least this many bytes ends with its sentence."""
 _WIDE_STOPS = tuple(stop.encode() for stop in "。！？")
 _STOP_BYTES = b".!?" + bytes(stop[-1] for stop in _WIDE_STOPS)
 _SENTENCE_END = re.compile(rb"[A-Za-z]{3}[)*_\"']{0,2}[.!?]$")

@@ -219,13 +219,18 @@ def _parse_word(text: str) -> Number | None:
     return _with_unit(Fraction(_TENS_WORDS[first] + (ones if ones < 10 else 0)), " " + " ".join(units))
 
 
+def _after_separator(text: str, start: int) -> int:
+    found = _UNIT_SEPARATOR.match(text, start)
+    return start if found is None else found.end()
+
+
 def _with_unit(value: Fraction, tail: str) -> Number | None:
     """Apply a percent sign, scale words and units; None if the tail is anything else."""
     factor = Fraction(1)
     tail = tail.strip() if tail[:1].isspace() else tail
     if tail.startswith("%"):
         factor, tail = Fraction(1, 100), tail[1:]
-    position = _UNIT_SEPARATOR.match(tail).end()  # type: ignore[union-attr]
+    position = _after_separator(tail, 0)
     if "-" in tail[:position] or "/" in tail[:position]:
         return None
     while position < len(tail):
@@ -239,7 +244,7 @@ def _with_unit(value: Fraction, tail: str) -> Number | None:
             factor *= _SCALES[name]
         elif not _is_unit(name, divides="/" in tail[:position][-2:]):
             return None
-        position = _UNIT_SEPARATOR.match(tail, word.end()).end()  # type: ignore[union-attr]
+        position = _after_separator(tail, word.end())
     return Number(value, factor)
 
 

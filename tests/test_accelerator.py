@@ -6,7 +6,7 @@ import pytest
 
 from reason_spec.accelerator import Accelerator
 from reason_spec.accelerator.cores import CoreAllocator, share_out_cores
-from reason_spec.engines.base import Score
+from reason_spec.engines.generation import Score
 from reason_spec.engines.scripted import ScriptedEngine
 from reason_spec.errors import EngineError, SettingsError
 from reason_spec.settings import Settings, load_settings

@@ -16,14 +16,13 @@ import torch
 from scipy.stats import chisquare
 
 from reason_spec.accelerator import Accelerator
-from reason_spec.engines.base import (
-    Engine,
+from reason_spec.engines.base import Engine, Tokenizer
+from reason_spec.engines.generation import (
     EngineRequest,
     Generation,
     GenerationResult,
     Score,
     TokenDrafterName,
-    Tokenizer,
 )
 from reason_spec.engines.stats import EngineStats
 from reason_spec.engines.tokenizer import load_tokenizer

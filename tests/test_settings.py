@@ -7,12 +7,8 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reason_spec.cli.options import leaves
 from reason_spec.errors import SettingsError
 from reason_spec.settings import Settings, load_settings
-from reason_spec.settings.removed import replacement
-from reason_spec.settings.strategy import _warn_of_old_name
-from reason_spec.strategies.factory import strategy_class
 
 
 @pytest.fixture(autouse=True)
@@ -88,27 +84,9 @@ def test_a_misspelt_environment_variable_is_refused(monkeypatch: pytest.MonkeyPa
         load_settings()
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("target: {token_method: ngram}", r"'target\.token_method'.*it is now target\.vllm\.token_method"),
-        ("draft: {layers: fused}", r"'draft\.layers'.*it is now draft\.torch\.layers"),
-        ("verifier: {judge: {draft_tokens: 4}}", r"it is now verifier\.judge\.vllm\.draft_tokens"),
-        ("target: {kind: vllm, vllm: {enforce_eager: true}}", r"are now in target\.vllm\.arguments"),
-        ("gate: {use: off}", r"unknown setting 'gate'.*it is now load_control"),
-        ("server: {ping_seconds: 3}", r"'server\.ping_seconds'.*it was removed: 15 seconds"),
-        ("strategy: {dpeth: 1}", r"did you mean 'depth'"),
-    ],
-)
-def test_a_removed_setting_is_refused_with_what_replaced_it(tmp_path: Path, text: str, message: str) -> None:
-    with pytest.raises(SettingsError, match=message):
-        load_settings(write(tmp_path, text))
-
-
-def test_no_removed_setting_is_a_setting() -> None:
-    known = {leaf.path for leaf in leaves()}
-    removed = [name for name in known if replacement(name.split(".")) is not None]
-    assert removed == []
+def test_an_unknown_setting_is_refused_with_the_nearest_name(tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match=r"did you mean 'depth'"):
+        load_settings(write(tmp_path, "strategy: {dpeth: 1}"))
 
 
 @pytest.mark.parametrize(
@@ -130,14 +108,6 @@ def test_settings_of_another_kind_of_engine_are_refused(flags: dict[str, str], m
 def test_printed_settings_of_every_kind_of_engine_are_read_again(kind: str) -> None:
     settings = load_settings(flags={"target.kind": kind})
     assert Settings.model_validate(yaml.safe_load(settings.to_yaml())) == settings
-
-
-def test_a_variable_of_a_removed_section_is_refused_with_its_new_name(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setenv("REASON_SPEC_GATE__USE", "off")
-    with pytest.raises(SettingsError, match=r"REASON_SPEC_GATE__USE.*it is now load_control"):
-        load_settings()
 
 
 def test_a_missing_settings_file_is_named(tmp_path: Path) -> None:
@@ -174,17 +144,3 @@ def test_a_served_judge_or_reward_model_may_move_too_but_not_come_home() -> None
 
 def test_different_settings_have_different_hashes() -> None:
     assert load_settings(flags={"strategy.depth": 1}).hash != load_settings(flags={"strategy.depth": 2}).hash
-
-
-def test_an_old_name_of_a_strategy_is_taken_with_one_warning(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    _warn_of_old_name.cache_clear()
-    assert load_settings(write(tmp_path, "strategy: {name: token}")).strategy.name == "prompt_lookup"
-    assert load_settings(flags={"strategy.name": "token"}).strategy.name == "prompt_lookup"
-    assert strategy_class("token").name == "prompt_lookup"
-    monkeypatch.setenv("REASON_SPEC_STRATEGY__NAME", "token")
-    assert load_settings().strategy.name == "prompt_lookup"
-    assert [record.message for record in caplog.records] == [
-        "strategy token is now called prompt_lookup; use the new name"
-    ]

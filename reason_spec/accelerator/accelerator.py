@@ -163,7 +163,7 @@ class Accelerator:
 
     async def calibrate(self) -> None:
         """Measure on which cores the target is fastest; see `CoreAllocator.calibrate`."""
-        await self.generator.calibrate()
+        await self.bundle.cores.calibrate()
 
     async def prepare(self, strategy: str | None = None) -> None:
         """Make the engines ready for a timed run of a strategy; see `Generator.prepare`."""

@@ -1,4 +1,4 @@
-"""Online adaptation of the draft: keeps the target's answers, and tries the versions learnt from them.
+"""Online adaptation of the draft: keeps the target's answers, and tries the versions learned from them.
 
 The idea is that of Online Speculative Decoding (arXiv 2310.07177). The training is a process of its own,
 `reason_spec.lab.drafts.adapting`. A version is tried on live requests: it stays unless the share of draft
@@ -60,7 +60,7 @@ def draft_to_adapt(settings: Settings, strategy: Strategy) -> PrunedDraft:
         )
     if strategy.loss_class != "exact":
         raise SettingsError(
-            "server.learn_folder is set, and only answers in the target's own words are learnt; strategy "
+            "server.learn_folder is set, and only answers in the target's own words are learned; strategy "
             f"{strategy.name} may change them. Use --strategy speculative, or lookahead with --verifier exact"
         )
     return draft
@@ -159,13 +159,13 @@ class DraftAdaptation:
             except (ReasonSpecError, OSError) as error:
                 logger.warning("versions of the draft are not tried now: %s", error)
 
-    def begin(self, request: SolveRequest, strategy: Strategy) -> LearntAnswer | None:
+    def begin(self, request: SolveRequest, strategy: Strategy) -> LearnedAnswer | None:
         """Return the record of an answer; None if it is not to be stored, or not the target's own words."""
         is_free = request.constraint is None and not request.logit_bias
         tenant = request.cache_key[0] or self._tenant
         if strategy.loss_class != "exact" or not is_free or tenant in self._excludes:
             return None
-        return LearntAnswer(self, request, tenant)
+        return LearnedAnswer(self, request, tenant)
 
     def learn(self, answer: StoredAnswer) -> None:
         """Store a finished answer, and count its acceptance rate if one version drafted for all of it."""
@@ -248,7 +248,7 @@ class DraftAdaptation:
         self._versions.decide(tried, verdict)
 
 
-class LearntAnswer:
+class LearnedAnswer:
     """Collects an answer while it is written. One that is not finished is dropped."""
 
     def __init__(self, adaptation: DraftAdaptation, request: SolveRequest, tenant: str) -> None:

@@ -8,7 +8,8 @@ import time
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from reason_spec.engines.base import Engine, EngineRequest
+from reason_spec.engines.base import Engine
+from reason_spec.engines.generation import EngineRequest
 from reason_spec.errors import EngineError
 from reason_spec.settings import Settings
 from reason_spec.types import Prefix

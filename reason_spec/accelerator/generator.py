@@ -90,10 +90,6 @@ class Generator:
         drafts = chosen is not Autoregressive
         return self.bundle.cores.under(needs_draft=chosen.needs_draft, drafts=drafts)
 
-    async def calibrate(self) -> None:
-        """Measure on which cores the target is fastest; see `CoreAllocator.calibrate`."""
-        await self.bundle.cores.calibrate()
-
     def verifier_for(self, strategy: str, named: str | None = None) -> Verifier | None:
         """Return the verifier of a strategy; None where it uses none.
 
@@ -124,16 +120,11 @@ class Generator:
             settings = name
         elif name is not None:
             settings = settings.model_copy(update={"name": name})
-        router = (
-            self.bundle.router(self.settings.router) if strategy_class(settings.name).needs_router else None
-        )
-        return create_strategy(
-            settings,
-            self.target,
-            self.draft,
-            self.verifier_for(settings.name, verifier),
-            router,
-        )
+        router = None
+        if strategy_class(settings.name).needs_router:
+            router = self.bundle.router(self.settings.router)
+        judge = self.verifier_for(settings.name, verifier)
+        return create_strategy(settings, self.target, self.draft, judge, router)
 
     def strategy_for(self, request: GenerationRequest) -> Strategy:
         """Return the strategy that writes a request: the target alone where no other can."""
@@ -170,7 +161,7 @@ class Generator:
         """
         request = replace(request, chat_arguments=self.chat_arguments(request))
         target = request.tokens_for(self.target, self.target)
-        owner = self._owner_of(request)
+        owner = request.owner_under(self.settings)
         draft = None
         if self.draft is not None:
             draft = Prefix(request.tokens_for(self.draft, self.target), owner=owner)
@@ -209,12 +200,6 @@ class Generator:
     def loss_class(self, strategy: Strategy, request: GenerationRequest) -> LossClass:
         """Return what may change in the answer that a strategy writes to a request."""
         return "shortened" if request.exit_under(self.settings.exit).is_on else strategy.loss_class
-
-    def _owner_of(self, request: GenerationRequest) -> str:
-        """Return the owner of a request's prefixes, by tenant and salt; see `Prefix`."""
-        is_own = request.tenant in (None, self.settings.suffix.tenant) or self.settings.server.share_prefixes
-        tenant = "" if is_own else request.tenant
-        return f"{tenant}\0{request.cache_salt}" if tenant or request.cache_salt else ""
 
     def resolve(self, request: GenerationRequest, prompts: Prompts | None = None) -> SolveRequest:
         """Return a request in the tokens of both models. May be called in any thread.
@@ -273,14 +258,14 @@ class Generator:
             with self.control.admit(strategy.requested_budget, is_planned=is_planned) as budget:
                 resolved = replace(resolved, suffix_session=session, budget=budget)
                 adaptation = self.bundle.adaptation
-                learnt = None if adaptation is None else adaptation.begin(resolved, strategy)
+                learned = None if adaptation is None else adaptation.begin(resolved, strategy)
                 async with aclosing(strategy.solve(resolved, recorder or Recorder())) as steps:
                     async for step in steps:
-                        if learnt is not None:
-                            learnt.add(step)
+                        if learned is not None:
+                            learned.add(step)
                         yield step
-                if learnt is not None:
-                    learnt.finish(budget)
+                if learned is not None:
+                    learned.finish(budget)
         finally:
             if session is not None:
                 session.close()
@@ -289,12 +274,8 @@ class Generator:
         sessions = self.bundle.suffix_sessions
         if sessions is None:
             return None
-        segments, of_draft = prompts.segments, prompts.segments
-        if prompts.draft is not None and prompts.draft.to_tuple() != prompts.target.to_tuple():
-            of_draft = (("prompt", prompts.draft.to_tuple()),)
         written = tuple(token for step in request.written for token in tokens_for(step, self.target))
-        if written:
-            segments, of_draft = (*segments, ("output", written)), (*of_draft, ("output", written))
+        segments, of_draft = prompts.segments_with(written)
         return sessions.open(
             segments, of_draft, tenant=request.tenant, scope=request.scope, name=request.session
         )

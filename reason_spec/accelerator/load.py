@@ -15,7 +15,7 @@ from reason_spec.verifiers.base import Verifier, measure_verdict
 
 
 def can_plan(bundle: ModelBundle) -> bool:
-    """Tell whether there are two models whose passes can be measured."""
+    """Return whether there are two models whose passes can be measured."""
     return len(bundle.engines) == 2 and all(engine.has_costs for engine in bundle.engines)
 
 

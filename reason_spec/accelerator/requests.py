@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, TypedDict
 from reason_spec.accelerator.thinking import ThinkingOptions
 from reason_spec.engines.base import Engine
 from reason_spec.engines.chat_template import ChatOptions, Message
-from reason_spec.settings import NO_EXIT, ExitSettings, StrategySettings
+from reason_spec.settings import NO_EXIT, ExitSettings, Settings, StrategySettings
 from reason_spec.strategies.base import Strategy
 from reason_spec.strategies.suffix_session import Segments
 from reason_spec.strategies.thinking import ThinkingLimit
@@ -87,6 +87,12 @@ class GenerationRequest:
         # A bare prompt is text to continue; it need not be a question.
         return settings if self.messages else NO_EXIT
 
+    def owner_under(self, settings: Settings) -> str:
+        """Return the owner of the request's prefixes, by tenant and salt; see `Prefix`."""
+        is_own = self.tenant in (None, settings.suffix.tenant) or settings.server.share_prefixes
+        tenant = "" if is_own else self.tenant
+        return f"{tenant}\0{self.cache_salt}" if tenant or self.cache_salt else ""
+
     @property
     def question(self) -> str:
         """The question as verifiers see it: the user's last message, or the prompt."""
@@ -135,3 +141,12 @@ class Prompts(NamedTuple):
     target: Prefix
     draft: Prefix | None
     segments: Segments
+
+    def segments_with(self, written: tuple[int, ...]) -> tuple[Segments, Segments]:
+        """Return the texts of target and draft, prompt and ``written`` answer, for the suffix cache."""
+        segments, of_draft = self.segments, self.segments
+        if self.draft is not None and self.draft.to_tuple() != self.target.to_tuple():
+            of_draft = (("prompt", self.draft.to_tuple()),)
+        if written:
+            segments, of_draft = (*segments, ("output", written)), (*of_draft, ("output", written))
+        return segments, of_draft

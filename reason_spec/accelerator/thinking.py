@@ -32,7 +32,7 @@ UNLIMITED: Final = -1
 """The token budget that limits nothing, as vLLM has it."""
 _TAIL_TOKENS: Final = 32
 _ANSWER_TOKENS: Final = 32
-"""Kept for an answer behind its prompt."""
+"""Kept for an answer after its prompt."""
 _THOUGHT, _ANSWER = "THE-THOUGHT", "THE-ANSWER"
 """Mark the places of both in a rendered template."""
 _START, _CHANNEL, _MESSAGE, _END = CHANNEL_TOKENS

@@ -43,7 +43,7 @@ class DraftedCalls:
             try:
                 self._listener(*call)
             except Exception:
-                # The answer goes on without its listener.
+                # The answer continues without its listener.
                 logger.exception("a drafted call of %s was not taken", call.name)
 
 

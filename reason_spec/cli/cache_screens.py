@@ -174,7 +174,7 @@ def target_tokenizer(target: EngineSettings) -> HuggingFaceTokenizer:
 
 def import_line(report: ImportReport, path: Path) -> str:
     """Return a sentence about an import."""
-    learnt = (
+    learned = (
         f"{counted(report.num_conversations, 'conversation')} with "
         f"{counted(report.num_answers, 'answer')} of {counted(report.num_answer_tokens, 'token')}"
     )
@@ -182,7 +182,7 @@ def import_line(report: ImportReport, path: Path) -> str:
     left_out = f"; {kept.num_documents_left_out:,} did not fit" if kept.num_documents_left_out else ""
     held = f"{counted(kept.num_documents, 'text')} of {counted(kept.num_tokens, 'token')}"
     return (
-        f"Learnt {learnt}. Tenant {report.tenant!r} has {held}, {size(kept.num_bytes)} in {path}{left_out}."
+        f"Learned {learned}. Tenant {report.tenant!r} has {held}, {size(kept.num_bytes)} in {path}{left_out}."
     )
 
 

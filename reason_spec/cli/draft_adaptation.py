@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from reason_spec.cli.screen import Screen
-from reason_spec.engines.machine import auto_device
+from reason_spec.engines.machine import pick_device
 from reason_spec.engines.pruned import PrunedDraft, find_pruned
 from reason_spec.errors import SettingsError
 
@@ -44,7 +44,7 @@ def adapt_draft(folder: Path, options: AdaptOptions, screen: Screen) -> None:
     from reason_spec.lab.drafts.adapting import DraftAdapter
 
     torch.set_num_threads(options.threads)
-    device = torch.device(auto_device() if options.device == "auto" else options.device)
+    device = pick_device(options.device)
     with screen.status("Loading the target's layers"):
         adapter = DraftAdapter(draft, store, device, options.seconds)
     waits_for = ""

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from reason_spec.cli.screen import Screen
-from reason_spec.engines.machine import auto_device
+from reason_spec.engines.machine import pick_device
 from reason_spec.engines.model_files import resolve_model
 from reason_spec.errors import DataError, SettingsError
 from reason_spec.evaluation.amounts import counted
@@ -155,7 +155,7 @@ def _training(
         vocabulary = frequent_tokens(trained, tokenizer.special_ids, options.vocabulary, size)
     if options.threads is not None:
         torch.set_num_threads(options.threads)
-    device = torch.device(auto_device() if options.device == "auto" else options.device)
+    device = pick_device(options.device)
     named = Path(settings.target.model).expanduser()
     # A relative path would depend on where the draft is used.
     name = (

@@ -187,7 +187,7 @@ def solved_problems(file: Path) -> list[Problem]:
     task = get_task("auto")
 
     def parse(item: JsonItem) -> Problem:
-        # The record's own answer is the part behind ####.
+        # The record's own answer is the part after ####.
         solution = item.value.get("answer")
         if not isinstance(solution, str):
             raise FieldError("answer", "is missing, or is not a text with a worked solution", solution)

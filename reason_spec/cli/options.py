@@ -13,7 +13,7 @@ from pydantic.fields import FieldInfo
 
 from reason_spec.accelerator.engine_drafter import with_fitting_strategy
 from reason_spec.errors import SettingsError, unknown_name
-from reason_spec.settings import Settings, current_strategy_name, load_settings
+from reason_spec.settings import Settings, load_settings
 
 NameKind: TypeAlias = Literal["strategy", "verifier", "router", "task"]
 PROBLEMS, STRATEGY, MODELS, SAMPLING, OUTPUT = "Problems", "Strategy", "Models", "Sampling", "Output"
@@ -231,7 +231,7 @@ def compared_strategies(text: str, at_least: int = 2) -> tuple[str, ...]:
     Raises:
         SettingsError: there are fewer than ``at_least``, or one is unknown.
     """
-    given = (current_strategy_name(name.strip()) for name in text.split(",") if name.strip())
+    given = (name.strip() for name in text.split(",") if name.strip())
     names = tuple(dict.fromkeys(given))
     if len(names) < at_least:
         number = {1: "one strategy", 2: "two strategies"}[at_least]

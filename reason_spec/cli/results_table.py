@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from statistics import median
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
 
 from rich import box
 from rich.table import Table
@@ -28,6 +28,8 @@ from reason_spec.evaluation.paired import PairedMetrics
 from reason_spec.evaluation.rounding import Rounding
 
 EXIT_SOME_FAILED = 1
+_K = TypeVar("_K")
+_T = TypeVar("_T")
 _Row: TypeAlias = tuple[str, Callable[[StrategyMetrics], str]]
 
 
@@ -135,9 +137,9 @@ def _quality_rows(rows: Sequence[StrategyMetrics]) -> Iterator[_Row]:
     yield f"accuracy (avg@{samples})" if samples > 1 else "accuracy", lambda item: _share(item.accuracy)
     yield "  interval", lambda item: percent_range(item.accuracy.interval if item.accuracy else None)
     for k in _several(item.pass_at for item in rows):
-        yield f"pass@{k}", lambda item, k=k: _share_and_interval(item.pass_at.get(k))  # type: ignore[misc]
+        yield f"pass@{k}", _share_at(k, lambda item: item.pass_at)
     for k in _several(item.majority_at for item in rows):
-        yield f"majority@{k}", lambda item, k=k: _share_and_interval(item.majority_at.get(k))  # type: ignore[misc]
+        yield f"majority@{k}", _share_at(k, lambda item: item.majority_at)
     yield from _vote_rows(rows)
 
 
@@ -154,7 +156,7 @@ def _vote_rows(rows: Sequence[StrategyMetrics]) -> Iterator[_Row]:
         yield "  samples drawn, cancelled", of(_samples_drawn)
     for share in sorted({share for item in rows if item.vote for share in item.vote.weighted}, reverse=True):
         name = "vote by confidence" if share == 1 else f"  of the surest {share:.0%}"
-        yield name, of(lambda vote, share=share: _share_and_interval(vote.weighted.get(share)))  # type: ignore[misc]
+        yield name, of(_share_at(share, lambda vote: vote.weighted))
     yield "seconds to the vote", of(lambda vote: seconds_text(vote.seconds.value))
     yield "tokens to the vote", of(lambda vote: f"{vote.tokens.value:.1f}")
 
@@ -215,6 +217,10 @@ _WORK_ROWS: tuple[_Row, ...] = (
 
 def _share(estimate: Estimate | None) -> str:
     return NONE if estimate is None else percent(estimate.value)
+
+
+def _share_at(key: _K, estimates: Callable[[_T], Mapping[_K, Estimate]]) -> Callable[[_T], str]:
+    return lambda item: _share_and_interval(estimates(item).get(key))
 
 
 def _share_and_interval(estimate: Estimate | None) -> str:

@@ -102,7 +102,7 @@ class Screen:
     async def label_each(
         self, problems: Sequence[Problem], concurrency: int, label: Callable[[Problem], Awaitable[None]]
     ) -> None:
-        """Label problems, so many at once, and show a bar; the first failure ends it and is raised."""
+        """Label problems, ``concurrency`` at once, and show a bar. The first failure is raised."""
         places = asyncio.Semaphore(concurrency)
         with self.counting("Labelling", len(problems), "problems") as advance:
 

@@ -226,7 +226,7 @@ def comma_values(option: str, text: str | None, read: Callable[[str], _T]) -> tu
     except ValueError:
         values = ()
     if not values:
-        example = {int: "2,4", float: "0.95,0.9"}.get(read, "A,B")  # type: ignore[call-overload]
+        example = "2,4" if read is int else "0.95,0.9" if read is float else "A,B"
         raise SettingsError(f"{option} {text!r}: name values separated by commas, such as {example}")
     return values
 

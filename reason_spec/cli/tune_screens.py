@@ -16,7 +16,7 @@ from reason_spec.evaluation.amounts import NONE, counted, percent, ratio_text, t
 from reason_spec.evaluation.grouping import BASELINE
 from reason_spec.lab.tuning import calibration_report, report
 from reason_spec.lab.tuning.calibration import ThresholdTrials
-from reason_spec.lab.tuning.halving import FINAL_STAGE, Rung, Standing
+from reason_spec.lab.tuning.halving import FINAL_STAGE, CandidateResult, Rung
 from reason_spec.lab.tuning.report import Tuning
 from reason_spec.lab.tuning.verifier import VerifierTuning
 
@@ -75,7 +75,7 @@ class TuneProgress:
         pause = _LEADER_SECONDS if self._is_live else _PLAIN_SECONDS
         return not self._screen.quiet and time.monotonic() - self._last_shown >= pause
 
-    def show(self, leader: Standing) -> None:
+    def show(self, leader: CandidateResult) -> None:
         self._last_shown = time.monotonic()
         leads = f"; leads: {leader.candidate.name} {times_text(leader.speed)}" if leader.speed else ""
         text = self._stage + leads
@@ -104,7 +104,7 @@ def show_tuning(found: Tuning, screen: Screen, *, quiet: bool) -> None:
     screen.say(f"Answers and numbers: {found.run}")
 
 
-def _rung_table(title: str, rung: Rung, chosen: Standing | None = None) -> Table:
+def _rung_table(title: str, rung: Rung, chosen: CandidateResult | None = None) -> Table:
     """Return a row for each of the fastest candidates of a rung, and for those that went on."""
     shown = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
     shown.add_column(f"{title}, {rung.num_problems} problems", no_wrap=True)
@@ -113,16 +113,16 @@ def _rung_table(title: str, rung: Rung, chosen: Standing | None = None) -> Table
     shown.add_column("", no_wrap=True)
     alone = percent(rung.baseline_right / max(1, rung.num_problems))
     shown.add_row(f"{BASELINE} (the target alone)", "1.00x", "", alone, "", "", "")
-    rows = [item for place, item in enumerate(rung.standings) if place < MAX_SHOWN or not item.dropped]
+    rows = [item for place, item in enumerate(rung.results) if place < MAX_SHOWN or not item.dropped]
     for item in rows:
         why = f"dropped: {item.dropped}" if item.dropped else ""
         shown.add_row(*_cells(item), "chosen" if item is chosen else why)
-    if len(rows) < len(rung.standings):
-        shown.add_row(f"and {len(rung.standings) - len(rows)} more, dropped", *[""] * 6)
+    if len(rows) < len(rung.results):
+        shown.add_row(f"and {len(rung.results) - len(rows)} more, dropped", *[""] * 6)
     return shown
 
 
-def _cells(item: Standing) -> tuple[str, ...]:
+def _cells(item: CandidateResult) -> tuple[str, ...]:
     speed = item.speedup
     return (
         item.candidate.name,

@@ -33,7 +33,7 @@ class PlannerConstants:
     correction_half_life: float = 6.6
     """Half-life of a measured speed, in answers: the rates it was predicted from change."""
     depth_weight: float = 2.0
-    """Weight of all depths beside one depth, in answers: the luckiest depth is not yet the fastest."""
+    """Weight of all depths beside one depth, in answers: a depth may be the fastest so far by chance."""
     explore_every: int = 16
     """Answers after which a layer that was left out is tried again."""
     steps_margin: float = 1.05

@@ -2,9 +2,9 @@
 
 Rates are chances from 0 to 1. Costs are ratios: of a drafted token over a target token, of a drafted step
 or a verdict over a target step. A speed-up is over the target alone, without any speculation. All formulas
-assume that drafts stand independently of each other, that steps are equally long, that answers do not end,
-and that a pass takes as long whatever it holds; `lab.planning.simulator` does without these assumptions, and
-is tested against the formulas where they hold.
+assume that drafts are accepted independently of each other, that steps are equally long, that answers do not
+end, and that a pass takes as long whatever it holds; `lab.planning.simulator` does without these assumptions,
+and is tested against the formulas where they hold.
 
 Numbers of sections, equations and theorems are those of Lookahead Reasoning (arXiv 2506.19830) unless another
 paper is named. Its k1 is ``parallel`` here, its k2 ``num_drafts + 1``.
@@ -18,7 +18,7 @@ from math import ceil
 
 
 def tokens_per_pass(alpha: float, num_drafts: float) -> float:
-    """Return the expected tokens of a pass that checks ``num_drafts`` drafts, each right with ``alpha``.
+    """Return the expected tokens of a pass that verifies ``num_drafts`` drafts, each accepted with ``alpha``.
 
     The accepted ones and one more: (1 - alpha^(k+1)) / (1 - alpha) (arXiv 2211.17192, equation 1).
     """
@@ -27,18 +27,16 @@ def tokens_per_pass(alpha: float, num_drafts: float) -> float:
     return (1.0 - float(alpha ** (num_drafts + 1.0))) / (1.0 - alpha)
 
 
-def token_speedup(alpha: float, num_drafts: float, cost: float, *, bonus: bool = True) -> float:
+def token_speedup(alpha: float, num_drafts: float, cost: float) -> float:
     """Return the speed-up of token-level speculation (section 2; arXiv 2211.17192, theorem 3.8).
 
     ``cost`` is that of one drafted token over one of the target, and drafts are written one after another
-    before the pass. With ``bonus`` a pass whose drafts all stand brings one token more than was drafted,
-    which is how section 3.3 counts: g(k2) = (1 - alpha^k2) / ((1 - alpha)(1 - c + c k2)) with
-    k2 = ``num_drafts`` + 1. Without it that token is left out, and no drafts at all are plain decoding.
+    before the pass. A pass whose drafts are all accepted brings a bonus token, as section 3.3 counts:
+    g(k2) = (1 - alpha^k2) / ((1 - alpha)(1 - c + c k2)) with k2 = ``num_drafts`` + 1.
     """
     if num_drafts <= 0:
         return 1.0
-    tokens = tokens_per_pass(alpha, num_drafts if bonus else num_drafts - 1)
-    return tokens / (1.0 + cost * num_drafts)
+    return tokens_per_pass(alpha, num_drafts) / (1.0 + cost * num_drafts)
 
 
 # The step level: the target writes its own version of each step -----------------------------------
@@ -49,7 +47,7 @@ def asynchronous_speedup(alpha: float, parallel: int, cost: float, verification:
 
     Where the draft cannot keep ``parallel`` target steps busy, more of them bring nothing. A verdict takes
     ``verification``; those of several steps overlap, so that it counts once for each ``parallel`` steps in a
-    row, or, where the draft is the limit, once for each run of drafts that stand. Theorem 2 leaves it out.
+    row, or, where the draft is the limit, once for each run of accepted drafts. Theorem 2 leaves it out.
     """
     if parallel <= 1:
         return 1.0

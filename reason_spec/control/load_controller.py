@@ -77,8 +77,10 @@ class LoadController:
         """Whether an answer began or ended since the last decision."""
         self._was_compared = False
         """Whether the mode was one of several in the last round."""
-        self._expected: dict[SpeculationMode, float] = {}
-        self._predicted = 0.0
+        self.expected: dict[SpeculationMode, float] = {}
+        """Tokens a second over all live answers that were expected of each mode in the last round."""
+        self.predicted = 0.0
+        """Tokens a second that were predicted of the present mode, without correction."""
         self._window = OutcomeWindow(now, now)
 
     @property
@@ -90,16 +92,6 @@ class LoadController:
         """Whether the pass times are known; without them it decides nothing."""
         costs = self._costs_at(self._clock())
         return costs is not None and costs.known
-
-    @property
-    def expected(self) -> dict[SpeculationMode, float]:
-        """Tokens a second over all live answers that were expected of each mode in the last round."""
-        return dict(self._expected)
-
-    @property
-    def predicted(self) -> float:
-        """Tokens a second that were predicted of the present mode, without correction."""
-        return self._predicted
 
     @contextmanager
     def admit(
@@ -167,14 +159,14 @@ class LoadController:
             self._allow_all(self._settings.at_most, now)
             return
         allotments = {mode: self._allot(mode, costs) for mode in self._open_modes()}
-        self._expected = {
+        self.expected = {
             mode: allotted.goodput * math.exp(self._corrections.log_ratio(mode, len(self._live), now))
             for mode, allotted in allotments.items()
         }
         self._change_to(self._next_mode(now), now)
         self._was_compared = len(allotments) > 1
         self._give_cores(costs)
-        self._predicted = allotments[self.mode].goodput
+        self.predicted = allotments[self.mode].goodput
         if len(self._live) == 1 and self.mode != "none":
             self._allow_all(self.mode, now)
             return
@@ -218,16 +210,16 @@ class LoadController:
 
     def _next_mode(self, now: float) -> SpeculationMode:
         num_live, constants = len(self._live), self.constants
-        if len(self._expected) > 1:
+        if len(self.expected) > 1:
             is_measurable = self._share_generating() >= constants.least_generating
             is_unknown = not self._corrections.is_known("none", num_live, now)
             may_begin = self.mode != "none" and is_unknown and is_measurable
             if self._trial.explore(
-                self._expected, now, may_begin=may_begin, num_live=num_live, constants=constants
+                self.expected, now, may_begin=may_begin, num_live=num_live, constants=constants
             ):
                 return "none"
         return choose_mode(
-            self._expected,
+            self.expected,
             self.mode if self._was_compared else None,
             margin=constants.margin,
             is_held=now - self._changed_at < constants.hold_seconds,
@@ -238,7 +230,7 @@ class LoadController:
             return
         self._measure(now, closes=True)
         self.mode = mode
-        if len(self._expected) > 1:
+        if len(self.expected) > 1:
             # The only open mode is no decision that could be regretted.
             self.num_mode_changes += 1
             self._changed_at = now
@@ -267,7 +259,7 @@ class LoadController:
             window.num_tokens = 0
             return
         seconds = window.observe(
-            now, self._predicted, num_live, self._share_generating(), constants.least_generating
+            now, self.predicted, num_live, self._share_generating(), constants.least_generating
         )
         self._trial.add(seconds, self.mode, num_live, constants)
         is_full = window.is_full(constants)

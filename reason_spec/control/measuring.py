@@ -11,7 +11,8 @@ from collections.abc import Sequence
 from itertools import cycle
 
 from reason_spec.control.costs import Costs, PassCost
-from reason_spec.engines.base import Engine, EngineRequest
+from reason_spec.engines.base import Engine
+from reason_spec.engines.generation import EngineRequest
 from reason_spec.types import Prefix
 
 PASS_SIZES = (1, 2, 4, 8, 16, 32, 64)
@@ -112,7 +113,7 @@ async def _measure_passes(engine: Engine, sizes: Sequence[int]) -> PassCost:
     context = _context(engine, max(sizes) + 1)
     continuation = _filler(engine, max(sizes))
     await engine.score(context, continuation[:1])
-    # A pass must not find its tokens computed: each begins with another token behind the cached context.
+    # A pass must not find its tokens computed: each begins with another token after the cached context.
     openings = cycle(dict.fromkeys(engine.tokenizer.encode(_TEXT)))
     points: list[tuple[int, float]] = []
     for size in sizes:
@@ -122,7 +123,7 @@ async def _measure_passes(engine: Engine, sizes: Sequence[int]) -> PassCost:
             started = time.perf_counter()
             await engine.score(prefix, continuation[:size])
             seconds.append(time.perf_counter() - started)
-        # A larger pass that was faster by chance must not look like a bargain.
+        # A larger pass that was faster by chance must not look cheaper.
         points.append((size, max(min(seconds), points[-1][1] if points else 0.0)))
     return PassCost(tuple(points))
 

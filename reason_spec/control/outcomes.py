@@ -29,8 +29,7 @@ class OutcomeWindow:
         Args:
             goodput: predicted tokens a second.
             generating: share of the live answers that are past their prompts. Below ``least`` the passes are
-            full
-                of prompts, and the time does not count.
+                full of prompts, and the time does not count.
         """
         seconds = max(0.0, now - max(self.observed_to, self.begins_at))
         self.observed_to = now

@@ -92,7 +92,7 @@ class Planner:
         self._unknown = AnswerHistory(assumed, costs.verdict, constants)
 
     def plan(self, cached: CacheForecast = NOTHING_CACHED) -> Plan:
-        """Return the plan for an answer of which the suffix cache knows so much."""
+        """Return the plan for an answer; ``cached`` is what the suffix cache would draft for it."""
         candidates, history = self._candidates(cached), self._history(cached)
         trial = explore(candidates, history, every=self._constants.explore_every)
         if trial is not None:
@@ -102,10 +102,16 @@ class Planner:
         allow_steps = history.has_tried_steps or history is self._unknown
         return plan(candidates, steps_margin=self._constants.steps_margin, allow_steps=allow_steps)
 
-    def expect(self, depth: int, num_draft_tokens: int, cached: CacheForecast = NOTHING_CACHED) -> float:
-        """Return the expected tokens a second of a split."""
+    def expect(
+        self,
+        depth: int,
+        num_draft_tokens: int,
+        cached: CacheForecast = NOTHING_CACHED,
+        alone: float | None = None,
+    ) -> float:
+        """Return the expected tokens a second of a split; ``alone`` as in `predict_speed`."""
         correction = self._history(cached).correction(depth, num_draft_tokens)
-        return correction * self._predict(depth, num_draft_tokens, cached)
+        return correction * self._predict(depth, num_draft_tokens, cached, alone)
 
     def learn(
         self, answer: Recorder, target: Sequence[PassTime] = (), draft: Sequence[PassTime] = ()
@@ -140,6 +146,6 @@ class Planner:
         for size in sorted({*sizes, self._max_draft_tokens}):
             alone = step_seconds(1, size, history, self.costs, rounds)
             for depth in range(self._max_depth + 1):
-                speed = self._predict(depth, size, cached, alone) * history.correction(depth, size)
+                speed = self.expect(depth, size, cached, alone)
                 found.append(Plan(depth, size, speed, cached.num_accepted, cached.num_drafted))
         return found

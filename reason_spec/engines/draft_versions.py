@@ -123,7 +123,7 @@ class DraftVersions:
             file.write(verdict.model_dump_json().encode())
 
     def publish(self, made: Path, info: VersionInfo) -> DraftVersion:
-        """Move a folder with a pruned draft to the next number; delete versions that nobody needs any more.
+        """Move a folder with a pruned draft to the next number; delete versions that are not needed any more.
 
         Raises:
             OSError: it cannot be moved.

@@ -28,7 +28,8 @@ def create_engine(
         MissingDependencyError: the engine's package is not installed.
     """
     if settings.kind == "scripted":
-        from reason_spec.engines.scripted import ScriptedEngine, ScriptedTokenizer, load_script
+        from reason_spec.engines.script import load_script
+        from reason_spec.engines.scripted import ScriptedEngine, ScriptedTokenizer
 
         file = load_script(Path(settings.model))
         tokenizer = ScriptedTokenizer(thinking=file.thinking)

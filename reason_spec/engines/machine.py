@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from reason_spec.errors import EngineError
+
 if TYPE_CHECKING:
     import torch
 
@@ -27,6 +29,35 @@ def auto_device() -> str:
     if torch.cuda.is_available():
         return "cuda"
     return "mps" if torch.backends.mps.is_available() else "cpu"
+
+
+def pick_device(name: str) -> torch.device:
+    """Return a device by name, or the best one for ``auto``.
+
+    Raises:
+        EngineError: torch cannot use it.
+    """
+    import torch
+
+    name = auto_device() if name == "auto" else name
+    try:
+        device = torch.device(name)
+        torch.zeros(1, device=device)
+    except (RuntimeError, AssertionError) as error:
+        first_line = str(error).splitlines()[0]
+        raise EngineError(f"device {name!r} cannot be used: {first_line}; try device: cpu") from None
+    return device
+
+
+def pick_dtype(name: str, device: torch.device) -> torch.dtype:
+    """Return a dtype by name; ``auto`` is float32 on a CPU, else bfloat16."""
+    import torch
+
+    if name == "auto":
+        return torch.float32 if device.type == "cpu" else torch.bfloat16
+    dtype = getattr(torch, name)
+    assert isinstance(dtype, torch.dtype)
+    return dtype
 
 
 def mixed_precision(device: torch.device) -> torch.autocast:

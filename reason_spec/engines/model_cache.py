@@ -23,7 +23,7 @@ from reason_spec.errors import EngineError
 
 logger = logging.getLogger(__name__)
 
-Tell = Callable[[int, int], None]
+ReportProgress = Callable[[int, int], None]
 """Called with the numbers of converted tensors and of all tensors."""
 
 
@@ -45,7 +45,7 @@ class Conversion:
     _shown: str
     _failure: str
     _hint: str
-    _tell: Tell
+    _report: ReportProgress
 
     @property
     def output(self) -> Path:
@@ -69,7 +69,7 @@ class Conversion:
                 for line in child.stdout:
                     done, _, total = line.partition(" ")
                     if done.isdigit() and total.strip().isdigit():
-                        self._tell(int(done), int(total))
+                        self._report(int(done), int(total))
                 child.wait()
             finally:
                 child.kill()
@@ -120,8 +120,8 @@ def cached_model(
             shutil.rmtree(unfinished, ignore_errors=True)
             unfinished.mkdir()
             try:
-                with _progress(f"{doing} {shown}", folder) as tell:
-                    conversion = Conversion(unfinished, shown, failure, hint, tell)
+                with _progress(f"{doing} {shown}", folder) as report:
+                    conversion = Conversion(unfinished, shown, failure, hint, report)
                     convert(conversion)
                 conversion.output.rename(folder)
             finally:
@@ -151,7 +151,7 @@ def joined_with_base(
     Raises:
         EngineError: the part does not fit the base model, or a file cannot be read.
     """
-    # One file of weights tells base models apart.
+    # One file of weights identifies a base model.
     sources = [*(part / name for name in files), *sorted(base.glob("*.safetensors"))[:1]]
     try:
         digests = [digest_file(file)[:12] for file in sources]
@@ -168,7 +168,7 @@ def joined_with_base(
 
 
 @contextmanager
-def _progress(title: str, folder: Path) -> Iterator[Tell]:
+def _progress(title: str, folder: Path) -> Iterator[ReportProgress]:
     console = Console(stderr=True)
     if not console.is_terminal:
         logger.info("%s into %s", title.lower(), folder)

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Protocol
 
-from reason_spec.engines.base import Delta, EngineRequest, GenerationResult
+from reason_spec.engines.generation import Delta, EngineRequest, GenerationResult
 from reason_spec.segment import StopScanner
 from reason_spec.types import FinishReason, Usage
 
@@ -80,7 +80,7 @@ class OutputText:
         self.finish: FinishReason | None = None
 
     def feed(self, token: int) -> FinishReason | None:
-        """Take a certain token; return the reason if it ends the generation."""
+        """Take a generated token; return the reason if it ends the generation."""
         self._num_tokens += 1
         if token in self._eos_ids:
             self.finish = "eos"
@@ -121,7 +121,7 @@ class OutputText:
 
 
 class RequestOutput:
-    """The certain tokens of a request, their deltas and the result.
+    """The generated tokens of a request, their deltas and the result.
 
     Args:
         room: tokens that the model's context has left.

@@ -10,36 +10,25 @@ import asyncio
 import hashlib
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from pathlib import Path
-from typing import Any, ClassVar, Protocol
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import ClassVar
 
-import yaml
-
-from reason_spec.engines.base import Engine, EngineRequest, Generation, Hint, Score
+from reason_spec.engines.base import Engine
 from reason_spec.engines.chat_template import PLAIN_CHAT, ChatOptions, Message
 from reason_spec.engines.constraints import BackgroundCompiler, ByteVocabulary, TextMatcher
+from reason_spec.engines.generation import EngineRequest, Generation, Hint, Score
 from reason_spec.engines.output import RequestOutput
+from reason_spec.engines.script import OPEN_THINKING, Script
 from reason_spec.engines.stats import EngineStats
 from reason_spec.engines.text_updates import TextUpdate, apply_update
 from reason_spec.errors import EngineError, ReasonSpecError
-from reason_spec.segment import BLANK_LINE, Boundary, BoundaryScanner, split_steps
 from reason_spec.speculation.earlier_texts import EarlierTexts
 from reason_spec.suffix.base import num_shared
 from reason_spec.types import Constraint, FinishReason, Prefix, Sampling, Usage
 
 END_OF_TEXT = 0
-UNKNOWN_ANSWER = "I do not know."
-_OPEN_THINKING = "<think>\n"
-_END_OF_THINKING = "</think>"
 DEFAULT_PATTERN = r"\n+| ?[^\W\d_]+|\d| ?[^\w\s]|\s|."
-
-
-class Script(Protocol):
-    """Returns the rest of the text, to its end, after ``text``."""
-
-    def __call__(self, text: str, sampling: Sampling) -> str: ...
 
 
 class ScriptedTokenizer:
@@ -88,115 +77,10 @@ class ScriptedTokenizer:
         if options.continue_final:
             return self.encode(text.removesuffix("\n"))
         thinks = self._thinking and options.arguments.get("enable_thinking", True)
-        return self.encode(text + _OPEN_THINKING if thinks else text)
+        return self.encode(text + OPEN_THINKING if thinks else text)
 
     def encode_turn(self, question: str) -> tuple[int, ...]:
         return self.encode(f"\nuser: {question}\n")
-
-
-@dataclass(frozen=True, slots=True)
-class WrittenAnswers:
-    """A script that maps parts of questions to answers.
-
-    Of several parts in the text the one that ends last counts, so that each turn has an answer of its own.
-    Where the text so far is not a beginning of the answer (a step was reworded), the script continues with
-    the step that is next by count.
-
-    Args:
-        answers: the samples of each question, used in turn.
-        otherwise: the answer to other questions; None for an error.
-        boundary: separates the steps of an answer.
-        thinking: answers begin with thinking, up to ``</think>``; it is left out if the prompt does not open
-            it.
-
-    Raises:
-        EngineError: no part matches, and ``otherwise`` is None.
-    """
-
-    answers: Mapping[str, tuple[str, ...]]
-    otherwise: str | None = UNKNOWN_ANSWER
-    boundary: Boundary = field(default_factory=lambda: Boundary(BLANK_LINE))
-    thinking: bool = False
-
-    def __call__(self, text: str, sampling: Sampling) -> str:
-        matches = [match for match in self.answers if match in text]
-        if not matches:
-            if self.otherwise is None:
-                raise EngineError(f"the script has no answer to {text.strip()[:80]!r}")
-            return self.otherwise if text.endswith("\n") else ""
-        match = max(matches, key=lambda one: (text.index(one) + len(one), len(one)))
-        samples = self.answers[match]
-        answer = samples[sampling.noise.sample % len(samples)]
-        written = text[text.index(match) + len(match) :].partition("\n")[2]
-        if self.thinking:
-            if written.startswith(_OPEN_THINKING):
-                written = written.removeprefix(_OPEN_THINKING)
-            else:
-                answer = answer.rpartition(_END_OF_THINKING)[2].lstrip()
-            if _END_OF_THINKING in written and not answer.startswith(written):
-                # Another end than the script's.
-                answer = answer.rpartition(_END_OF_THINKING)[2].lstrip()
-                written = written.rpartition(_END_OF_THINKING)[2].lstrip()
-        if answer.startswith(written):
-            return answer[len(written) :]
-        steps = split_steps(written, self.boundary)
-        complete = [step for step in steps if BoundaryScanner(self.boundary).feed(step.encode())]
-        partial = "".join(steps[len(complete) :])
-        return "".join(split_steps(answer, self.boundary)[len(complete) :]).removeprefix(partial)
-
-
-@dataclass(frozen=True, slots=True)
-class ScriptFile:
-    """The content of a script file."""
-
-    script: WrittenAnswers
-    seconds_per_pass: float = 0.0
-    thinking: bool = False
-
-
-def load_script(path: Path) -> ScriptFile:
-    """Read a script from YAML or JSON.
-
-    The file maps questions to answers, or has the key ``answers`` (such a mapping, or a list of
-    ``{match: part of the question, answer: text or list of texts}``) and, if wanted,
-    ``seconds_per_pass``, ``thinking: true`` (answers begin with thinking, up to ``</think>``) and
-    ``otherwise``: the answer to all other questions, null for an error.
-
-    Raises:
-        EngineError: the file is missing or has another form.
-    """
-    try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise EngineError(f"script {str(path)!r} cannot be read: {error}") from None
-    if not isinstance(content, dict) or not content:
-        raise EngineError(f"script {str(path)!r} must hold a mapping from questions to answers")
-    options: dict[str, Any] = (
-        content if isinstance(content.get("answers"), dict | list) else {"answers": content}
-    )
-    entries = options["answers"]
-    if isinstance(entries, dict):
-        entries = [{"match": match, "answer": answer} for match, answer in entries.items()]
-    answers: dict[str, tuple[str, ...]] = {}
-    for entry in entries:
-        match entry:
-            case {"match": str(match), "answer": str(answer)}:
-                answers[match] = (answer,)
-            case {"match": str(match), "answer": [*samples]} if samples:
-                answers[match] = tuple(str(sample) for sample in samples)
-            case _:
-                raise EngineError(
-                    f"script {str(path)!r}: an entry needs a match and an answer, not {entry!r}"
-                )
-    seconds = options.get("seconds_per_pass", 0.0)
-    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or seconds < 0:
-        raise EngineError(f"script {str(path)!r}: seconds_per_pass is {seconds!r}, not a number of seconds")
-    otherwise = options.get("otherwise", UNKNOWN_ANSWER)
-    thinking = options.get("thinking", False)
-    if not isinstance(thinking, bool):
-        raise EngineError(f"script {str(path)!r}: thinking is {thinking!r}, not true or false")
-    script = WrittenAnswers(answers, None if otherwise is None else str(otherwise), thinking=thinking)
-    return ScriptFile(script, float(seconds), thinking)
 
 
 @dataclass(eq=False, slots=True)
@@ -378,8 +262,8 @@ class ScriptedEngine(Engine):
             num_rejections=int(accepted < len(drafts)),
             acceptance_histogram=(0,) * accepted + (1,) if drafts else (),
         )
-        certain = rest[: accepted + 1]
-        output.extend(certain, (0.0,) * len(certain))
+        generated = rest[: accepted + 1]
+        output.extend(generated, (0.0,) * len(generated))
         if (delta := output.take_delta()) is not None:
             running.generation.push(delta)
         if output.finish is not None:

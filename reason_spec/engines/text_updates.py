@@ -29,7 +29,7 @@ class Opening:
 class BeginText:
     """A new text, or for a number in use the prompt of the text's next turn.
 
-    The part of that prompt that the text holds already is not learnt again.
+    The part of that prompt that the text holds already is not learned again.
     """
 
     text: int
@@ -46,7 +46,7 @@ class ExtendText:
 
 @dataclass(frozen=True, slots=True)
 class CloseText:
-    """The end of a text. Its number is free again; the cache keeps what it learnt."""
+    """The end of a text. Its number is free again; the cache keeps what it learned."""
 
     text: int
 

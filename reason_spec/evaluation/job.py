@@ -1,6 +1,6 @@
 """A job: the missing answers of a run folder are generated, stored and measured.
 
-`solve`, `eval` and `tune verifier` are jobs. A stopped job goes on from its folder.
+`solve`, `eval` and `tune verifier` are jobs. A stopped job continues from its folder.
 """
 
 from __future__ import annotations
@@ -141,7 +141,7 @@ async def run_job(
 
     Raises:
         DataError: the output folder cannot be written.
-        EngineError: an engine does not start, or answers go on failing.
+        EngineError: an engine does not start, or answers keep failing.
         ResumeError: the folder belongs to another run.
         SettingsError: ``stop_samples`` is no certainty, or there is one sample.
     """

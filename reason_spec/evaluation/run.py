@@ -16,7 +16,6 @@ from reason_spec.errors import EngineError
 from reason_spec.evaluation.batch import AnswerListener, Failure, WorkItem, answer_batch, failed, work_items
 from reason_spec.evaluation.outcome import Outcome, UnitKey
 from reason_spec.evaluation.voting import SampleVotes
-from reason_spec.settings import current_strategy_name
 from reason_spec.tasks.grading import Grader
 from reason_spec.types import Problem
 
@@ -91,9 +90,7 @@ async def run(
         EngineError: an engine died and was not replaced, or `MAX_FAILURES_IN_A_ROW` answers failed.
         SettingsError: a strategy or task is unknown.
     """
-    names = tuple(dict.fromkeys(map(current_strategy_name, strategies))) or (
-        accelerator.settings.strategy.name,
-    )
+    names = tuple(dict.fromkeys(strategies)) or (accelerator.settings.strategy.name,)
 
     def is_needed(key: UnitKey) -> bool:
         return key not in done and not (votes is not None and votes.is_decided(key))

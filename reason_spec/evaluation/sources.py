@@ -53,6 +53,10 @@ class _Place:
     label: str
     dataset: DatasetSource | None = None
 
+    @property
+    def name(self) -> str:
+        return stem(Path(self.text)) if self.dataset is None else self.dataset.label
+
     def load(self, limit: int | None, skip_bad: bool, *, once: bool = False) -> LoadedProblems:
         options = {"require_answer": False, "once": once}
         if self.dataset is None:
@@ -170,13 +174,9 @@ def _with_unique_labels(places: Sequence[_Place]) -> list[_Place]:
     """Return the places with unique labels: two files of one task get their names appended."""
     counts = Counter(place.label for place in places)
     return [
-        replace(place, label=f"{place.label}-{_name_of(place)}") if counts[place.label] > 1 else place
+        replace(place, label=f"{place.label}-{place.name}") if counts[place.label] > 1 else place
         for place in places
     ]
-
-
-def _name_of(place: _Place) -> str:
-    return stem(Path(place.text)) if place.dataset is None else place.dataset.label
 
 
 def sample_of(settings: Settings, wanted: bool = True) -> Path | None:

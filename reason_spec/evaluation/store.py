@@ -315,8 +315,8 @@ def _read_settings(path: Path) -> dict[str, Any] | None:
 
 def _differences(earlier: Mapping[str, Any], identity: Identity) -> list[str]:
     """Return one phrase for each setting and model that differs, except for the strategy's name."""
-    before = dict(_flattened(earlier["settings"]))
-    now = dict(_flattened(identity.settings.model_dump(mode="json")))
+    before = dict(flattened(earlier["settings"]))
+    now = dict(flattened(identity.settings.model_dump(mode="json")))
     before |= {name: earlier[name] for name in ("prompt", "concurrency")}
     now |= {"prompt": identity.prompt, "concurrency": identity.concurrency}
     names = [
@@ -340,9 +340,10 @@ def _shown(digest: str | None) -> str:
     return "not known" if digest is None else f"sha256 {digest[:12]}..."
 
 
-def _flattened(tree: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:
+def flattened(tree: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield the leaves of a tree of settings by their dotted names."""
     for name, value in tree.items():
         if isinstance(value, dict):
-            yield from _flattened(value, f"{path}{name}.")
+            yield from flattened(value, f"{path}{name}.")
         else:
             yield f"{path}{name}", value

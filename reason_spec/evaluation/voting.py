@@ -20,7 +20,7 @@ _Poll: TypeAlias = tuple[str, str]
 
 
 def certainty_of_majority(counts: Sequence[int]) -> float:
-    """Return a lower bound of the probability that the most frequent answer is the likeliest one.
+    """Return a lower bound of the probability that the most frequent answer is the most likely one.
 
     Adaptive consistency (arXiv 2305.11860): with a uniform prior, the chances of two answers that came a and
     b times are in the ratio of a beta distribution, and the second is the likelier one with probability
@@ -66,7 +66,7 @@ class StopRule(NamedTuple):
         return cls(num_samples, certainty)
 
     def decides(self, counts: Sequence[int], num_drawn: int) -> bool:
-        """Tell whether the vote is decided after ``num_drawn`` samples, and others are left.
+        """Return whether the vote is decided after ``num_drawn`` samples, and others are left.
 
         ``num_drawn`` counts samples without an answer, too.
         """
@@ -111,7 +111,7 @@ class SampleVotes:
         return self._num_drawn[key.problem_id, key.strategy]
 
     def is_decided(self, key: UnitKey) -> bool:
-        """Tell whether the vote that a sample belongs to is decided before all samples were drawn."""
+        """Return whether the vote that a sample belongs to is decided before all samples were drawn."""
         poll = key.problem_id, key.strategy
         return self.rule.decides(list(self._answers[poll].values()), self._num_drawn[poll])
 

@@ -24,7 +24,14 @@ from reason_spec.exit.reading import (
     read_sentences,
     words_of,
 )
-from reason_spec.exit.values import VALUE_FEATURES, Standing, StepMentions, TextTotals, ValueRecord, value_row
+from reason_spec.exit.values import (
+    VALUE_FEATURES,
+    StepMentions,
+    TextTotals,
+    ValueRank,
+    ValueRecord,
+    value_row,
+)
 
 MOST_CANDIDATES: Final = 4
 _MOST_VALUES: Final = 400
@@ -266,7 +273,7 @@ class ExitReader:
         for rank, value in enumerate(order):
             record, weight = self._values[value], weights[value]
             best_other = next((weights[other] for other in order[:2] if other != value), 0.0)
-            standing = Standing(
+            among_others = ValueRank(
                 bool(self._conclusions) and value == self._conclusions[-1],
                 value == self._last_result,
                 bool(self._recent) and value == self._recent[-1],
@@ -276,7 +283,7 @@ class ExitReader:
                 rank,
             )
             now = self._now.get(value, StepMentions())
-            row = value_row(value, record, now, standing, totals, self._question, self._step)
+            row = value_row(value, record, now, among_others, totals, self._question, self._step)
             found.append(Candidate(value, record.text, (*row, *text_features)))
         return found
 

@@ -118,7 +118,7 @@ class ExitPolicy(BaseModel):
         return [_sigmoid(self.intercept + self.slope * margin) for margin in margins.tolist()]
 
     def best(self, candidates: list[Candidate] | tuple[Candidate, ...]) -> Choice | None:
-        """Return the likeliest answer after a step; None before a value is stated."""
+        """Return the most likely answer after a step; None before a value is stated."""
         chances = self.chances(candidates)
         if not chances:
             return None
@@ -162,7 +162,7 @@ def _sigmoid(margin: float) -> float:
 
 
 class ExitMonitor:
-    """Follows one thinking; `read` returns the answer where it may stop, None where it goes on.
+    """Follows one thinking; `read` returns the answer where it may stop, None where it continues.
 
     It sees the question and the steps so far, nothing else.
     """
@@ -176,7 +176,7 @@ class ExitMonitor:
         return None if best is None or best.chance < self._policy.threshold else best
 
     def weigh(self, step: str) -> Choice | None:
-        """Take the next step; return the likeliest answer whatever its chance, None before a value."""
+        """Take the next step; return the most likely answer whatever its chance, None before a value."""
         return self._policy.best(self._reader.read(step))
 
     @property

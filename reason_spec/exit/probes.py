@@ -11,7 +11,8 @@ import logging
 from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple, TypeAlias
 
-from reason_spec.engines.base import Engine, EngineRequest, Generation
+from reason_spec.engines.base import Engine
+from reason_spec.engines.generation import EngineRequest, Generation
 from reason_spec.events import Recorder
 from reason_spec.exit.trials import UNKNOWN, AnswerForm, Trial, read_trial
 from reason_spec.types import Prefix, Sampling
@@ -19,10 +20,10 @@ from reason_spec.types import Prefix, Sampling
 logger = logging.getLogger(__name__)
 ProbeLane: TypeAlias = Literal["draft", "target"]
 _PRIORITY = 1
-"""Behind the steps that are certain, beside those that depend on one verdict."""
+"""After final steps, beside those that depend on one verdict."""
 
 
-class Place(NamedTuple):
+class Position(NamedTuple):
     """The end of a step: the text so far in the tokens of each model."""
 
     target: Prefix
@@ -35,7 +36,7 @@ class ProbeLimits:
     """``max_tokens`` of a trial, seconds for it, and the confidence from which the draft is believed.
 
     ``draft_first``: the target is asked only where the draft is at least so confident. ``reads_on``: a trial
-    goes on behind its answer, so that its words can be read too.
+    continues after its answer, so that its words can be read too.
     """
 
     max_tokens: int
@@ -71,10 +72,10 @@ class Prober:
         self._tasks: list[asyncio.Task[Trial]] = []
         self.num_begun = 0
 
-    def begin(self, place: Place) -> asyncio.Task[Trial]:
-        """Start a trial at a place."""
+    def begin(self, position: Position) -> asyncio.Task[Trial]:
+        """Start a trial at a position."""
         self.num_begun += 1
-        task = asyncio.get_running_loop().create_task(self._within_deadline(place, self.num_begun))
+        task = asyncio.get_running_loop().create_task(self._within_deadline(position, self.num_begun))
         self._tasks.append(task)
         return task
 
@@ -90,22 +91,22 @@ class Prober:
             self._recorder.add_probe(lane, usage)
         self._works.clear()
 
-    async def _within_deadline(self, place: Place, number: int) -> Trial:
+    async def _within_deadline(self, position: Position, number: int) -> Trial:
         try:
             async with asyncio.timeout(self._limits.deadline):
-                return await self._ask(place, number)
+                return await self._ask(position, number)
         except TimeoutError:
             return UNKNOWN
         except Exception as error:
             logger.warning("a trial answer is unknown: %s: %s", type(error).__name__, error)
             return UNKNOWN
 
-    async def _ask(self, place: Place, number: int) -> Trial:
-        if self._limits.draft_first and self._engines["draft"] is not None and place.draft is not None:
-            first = await self._write("draft", place.draft, place.step_index, number)
+    async def _ask(self, position: Position, number: int) -> Trial:
+        if self._limits.draft_first and self._engines["draft"] is not None and position.draft is not None:
+            first = await self._write("draft", position.draft, position.step_index, number)
             if first.answer is None or first.confidence < self._limits.confidence:
                 return UNKNOWN
-        return await self._write("target", place.target, place.step_index, number)
+        return await self._write("target", position.target, position.step_index, number)
 
     async def _write(self, lane: ProbeLane, prefix: Prefix, step_index: int, number: int) -> Trial:
         """Let a model write a trial, up to where its answer is whole."""

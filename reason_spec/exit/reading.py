@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Final, NamedTuple, TypeAlias
 
-from reason_spec.verifiers.quantities import number_of_word
+from reason_spec.verifiers.arithmetic import number_of_word
 
 Value: TypeAlias = Fraction | str
 
@@ -157,10 +157,10 @@ def _origins(text: str, found: list[tuple[re.Match[str], Fraction]]) -> dict[Val
 class Mention(NamedTuple):
     """A value in a sentence.
 
-    It is a ``result`` behind a sign of equality, and an ``operand`` beside an operator. It is ``stated``
+    It is a ``result`` after a sign of equality, and an ``operand`` beside an operator. It is ``stated``
     if it is a result, boxed, the last number of its sentence, or named by a verb such as "is".
     ``operations`` are those of the calculation of a result; ``earlier`` are the numbers before it in the
-    sentence. ``fits_asked``: one of the three words behind it is in the asking sentence.
+    sentence. ``fits_asked``: one of the three words after it is in the asking sentence.
     """
 
     value: Value
@@ -309,7 +309,7 @@ def read_value(text: str) -> Value:
 
 
 def states_as_answer(step: str, answer: str) -> bool:
-    """Tell whether a step has an answer in the form in which it is given at the end: boxed, or named so."""
+    """Return whether a step has an answer in the form in which it is given at the end: boxed, or named so."""
     boxes = _BOX.findall(step)
     phrases = [step[match.end() :] for match in _NAMES_ANSWER.finditer(step)]
     stated = boxes or [_SENTENCE_END.split(rest.strip(), maxsplit=1)[0] for rest in phrases]

@@ -1,7 +1,7 @@
 """Live rules of early exit: they follow the final steps of one thinking and say where it may end.
 
 A rule sees the question, the steps so far and its own trial answers, nothing that follows. It fails towards
-going on: without a policy's chance or a known trial the thinking continues.
+continuing: without a policy's chance or a known trial the thinking continues.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from reason_spec.exit.policy import Choice, ExitMonitor
-from reason_spec.exit.probes import Place, Prober
+from reason_spec.exit.probes import Position, Prober
 from reason_spec.exit.reading import read_value
 from reason_spec.exit.trials import DEER_TRIGGER, DYNASOR_DOUBT, Trial, agree
 
@@ -22,12 +22,12 @@ DYNASOR_TOP_P: Final = 0.95
 
 
 class ReadStep(NamedTuple):
-    """A final step of the thinking, and the places at its two ends."""
+    """A final step of the thinking, and the positions at its two ends."""
 
     text: str
     num_tokens: int
-    before: Place
-    after: Place
+    before: Position
+    after: Position
 
 
 class Exit(NamedTuple):
@@ -47,7 +47,7 @@ class ExitRule(ABC):
 
     @abstractmethod
     async def read(self, step: ReadStep) -> Exit | None:
-        """Take the next step; return where the thinking may end, None where it goes on."""
+        """Take the next step; return where the thinking may end, None where it continues."""
 
     async def close(self) -> None:  # noqa: B027 - most hold nothing
         """Free what the rule holds; nothing runs for it any more."""
@@ -99,7 +99,7 @@ class DeerRule(ProbingRule):
 
 
 class DynasorRule(ProbingRule):
-    """Dynasor (arXiv 2412.20993): trials at intervals of tokens, written while the thinking goes on.
+    """Dynasor (arXiv 2412.20993): trials at intervals of tokens, written while the thinking continues.
 
     The thinking ends when the last ``agreeing`` trials have one answer and none has a word of doubt. Unlike
     in the paper a trial begins at the end of the step in which the interval ends, and the thinking ends with
@@ -131,7 +131,7 @@ class ProbedPolicyRule(ProbingRule):
 
     The thinking ends where the chance reaches the policy's threshold and the last trial does not contradict;
     or where it reaches ``least_chance`` and the last ``agreeing`` trials confidently have that answer. Trials
-    are written while the thinking goes on, one at a time; an unknown one is ignored.
+    are written while the thinking continues, one at a time; an unknown one is ignored.
     """
 
     def __init__(

@@ -28,7 +28,7 @@ _PHRASE_END: Final = re.compile(r"[.!]?\s*\n|[.!](?=\s|$)|$")
 
 
 class AnswerSpan(NamedTuple):
-    """Where an answer lies in a text; ``is_closed`` if the text behind it shows that it is whole."""
+    """Where an answer lies in a text; ``is_closed`` if the text after it shows that it is whole."""
 
     start: int
     end: int
@@ -53,7 +53,7 @@ class AnswerForm:
         return cls(prompt, box is not None, 0 if box is None else len(box[1]))
 
     def find(self, text: str, *, is_over: bool) -> AnswerSpan | None:
-        """Find the answer in the text behind the prompt; None before it begins.
+        """Find the answer in the text after the prompt; None before it begins.
 
         Args:
             is_over: whether the text ends here, so that a sentence need not be followed by anything.
@@ -110,7 +110,7 @@ UNKNOWN: Final = Trial()
 def read_trial(
     form: AnswerForm, tokens: Sequence[int], logprobs: Sequence[float], tokenizer: Tokenizer, *, is_over: bool
 ) -> Trial:
-    """Return the trial answer that tokens behind the prompt of ``form`` hold.
+    """Return the trial answer that tokens after the prompt of ``form`` hold.
 
     Args:
         is_over: the model ended the text here, so that a sentence needs no more to be whole.
@@ -131,5 +131,5 @@ def read_trial(
 
 
 def agree(trials: Sequence[Trial]) -> bool:
-    """Tell whether trials all have one and the same value."""
+    """Return whether trials all have one and the same value."""
     return bool(trials) and trials[0].value is not None and len({trial.value for trial in trials}) == 1

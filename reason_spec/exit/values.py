@@ -75,7 +75,7 @@ class ValueRecord:
     children: set[Value] = field(default_factory=set)
     larger_children: int = 0
     is_used: bool = False
-    """Another value was first stated, or came out, behind it in a sentence."""
+    """Another value was first stated, or came out, after it in a sentence."""
     revisited: set[Fraction] = field(default_factory=set)
     new_results_since: int = 0
     new_results_now: int = 0
@@ -89,7 +89,7 @@ class ValueRecord:
         return named * _FADING ** (step - self.last)
 
 
-class Standing(NamedTuple):
+class ValueRank(NamedTuple):
     """A value among the others after the last step: its weight, rank and part in the recent conclusions."""
 
     is_last_conclusion: bool
@@ -116,7 +116,7 @@ def value_row(
     value: Value,
     record: ValueRecord,
     now: StepMentions,
-    standing: Standing,
+    rank: ValueRank,
     totals: TextTotals,
     question: Question,
     step: int,
@@ -128,7 +128,7 @@ def value_row(
         number in question.numbers,
         *_history(record, step),
         *(getattr(now, name) for name in StepMentions.__slots__),
-        *standing,
+        *rank,
         *shares,
         *_form(number, question),
         sum(first > record.first for first in totals.result_firsts),

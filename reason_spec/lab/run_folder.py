@@ -1,4 +1,4 @@
-"""Read the folder of a run: its results and its settings, without a lock, also while the run goes on."""
+"""Read the folder of a run: its results and its settings, without a lock, also while the run continues."""
 
 from __future__ import annotations
 

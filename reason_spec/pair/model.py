@@ -76,7 +76,7 @@ def new_model(
 def deepen(model: Qwen3ForCausalLM, layers: int) -> Mapping[str, str]:
     """Grow ``model`` in place to ``layers`` layers, without changing what it computes.
 
-    Behind each layer stand idle copies of it, which add nothing until they are trained. Returns
+    Each layer is followed by idle copies of it, which add nothing until they are trained. Returns
     the new name of each old parameter, for the state of the optimizer.
     """
     old = list(model.model.layers)

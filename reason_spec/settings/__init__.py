@@ -15,7 +15,6 @@ from reason_spec.settings.strategy import (
     SpeculationMode,
     StrategySettings,
     VerifierSettings,
-    current_strategy_name,
 )
 from reason_spec.settings.suffix import SuffixSettings
 from reason_spec.settings.tokens import BoundarySettings, SamplingSettings, TaskSettings, ThinkingSettings
@@ -46,6 +45,5 @@ __all__ = [
     "ThinkingSettings",
     "VerifierSettings",
     "VllmSettings",
-    "current_strategy_name",
     "load_settings",
 ]

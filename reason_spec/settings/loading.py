@@ -11,7 +11,6 @@ from pydantic import BaseModel, ValidationError, create_model
 from pydantic_settings import BaseSettings, EnvSettingsSource
 
 from reason_spec.errors import SettingsError, did_you_mean
-from reason_spec.settings.removed import replacement
 from reason_spec.settings.server import API_KEY_VARIABLE
 from reason_spec.settings.tree import Settings
 
@@ -82,12 +81,8 @@ def _read_environment() -> dict[str, Any]:
             continue
         section = name.removeprefix(ENV_PREFIX).split("__")[0].lower()
         if name.startswith(ENV_PREFIX) and (section not in Settings.model_fields or "__" not in name):
-            hint = replacement([section])
             known = ", ".join(f"{ENV_PREFIX}{field.upper()}__..." for field in Settings.model_fields)
-            raise SettingsError(
-                f"unknown environment variable {variable!r}; {f'{section}: {hint}; ' if hint else ''}"
-                f"known: {known}"
-            )
+            raise SettingsError(f"unknown environment variable {variable!r}; known: {known}")
     source = EnvSettingsSource(_Environment, env_prefix=ENV_PREFIX, env_nested_delimiter="__")
     try:
         return dict(source())
@@ -125,9 +120,7 @@ def _explain(error: ValidationError, sources: list[tuple[str, dict[str, Any]]], 
         if origin == "settings file" and file is not None:
             origin = f"settings file {str(file)!r}"
         where = f" (from the {origin})" if origin else ""
-        if item["type"] == "extra_forbidden" and (now := replacement(path)) is not None:
-            lines.append(f"unknown setting {name!r}{where}: {now}")
-        elif item["type"] == "extra_forbidden":
+        if item["type"] == "extra_forbidden":
             known = sorted(_known_names(path[:-1]))
             hint = did_you_mean(path[-1], known) or ";"
             lines.append(f"unknown setting {name!r}{where}{hint} known here: {', '.join(known)}")

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import logging
-from functools import cache
 from pathlib import Path
 from typing import Annotated, Final, Literal, TypeAlias
 
-from pydantic import AfterValidator, Field, field_validator, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
 from reason_spec.settings.base import BaseUrls, Names, Section
 from reason_spec.settings.engines import EngineSettings
 from reason_spec.types import Acceptance, AcceptanceRule
-
-logger = logging.getLogger(__name__)
 
 SpeculationMode: TypeAlias = Literal["none", "tokens", "steps"]
 """Speculation mode: by the target alone, with draft tokens, or with draft steps as well."""
@@ -47,25 +43,11 @@ class CueSettings(Section):
     remind_after: int = Field(default=15, ge=0)
     """Reflections and checks after which the reminder is inserted; 0: never."""
     reminder: str = Field(default="Let me check whether there are some wrong steps:", min_length=1)
-    """Text from which the target goes on."""
+    """Text from which the target continues."""
 
 
 _THRESHOLDS: Final[dict[AcceptanceRule, float]] = {"exact": 0.0, "cascade": 0.5, "lenient": 0.3, "judge": 0.5}
 """Default thresholds; those of `lenient` and `judge` are the papers' (arXiv 2511.22972, 2501.19309)."""
-_RENAMED_STRATEGIES: Final = {"token": "prompt_lookup"}
-
-
-def current_strategy_name(name: str) -> str:
-    """Return the present name of a strategy; an old name logs a warning, once a process."""
-    if name not in _RENAMED_STRATEGIES:
-        return name
-    _warn_of_old_name(name)
-    return _RENAMED_STRATEGIES[name]
-
-
-@cache
-def _warn_of_old_name(name: str) -> None:
-    logger.warning("strategy %s is now called %s; use the new name", name, _RENAMED_STRATEGIES[name])
 
 
 class StrategySettings(Section):
@@ -168,11 +150,6 @@ class StrategySettings(Section):
             _THRESHOLDS[self.acceptance] if self.acceptance_threshold is None else self.acceptance_threshold
         )
         return Acceptance(self.acceptance, threshold, self.acceptance_window)
-
-    @field_validator("name")
-    @classmethod
-    def _take_old_names(cls, name: str) -> str:
-        return current_strategy_name(name)
 
 
 class VerifierSettings(Section):

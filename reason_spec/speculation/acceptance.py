@@ -62,7 +62,7 @@ def gumbel_noise(key: NoiseKey, position: int, vocab_size: int, stream: int = 0)
 
 
 class Accepted(NamedTuple):
-    """Certain ``tokens``; all but the last are the accepted drafts at ``nodes``."""
+    """``tokens``: the accepted drafts, which are at ``nodes``, and one token more."""
 
     tokens: list[int]
     nodes: list[int]
@@ -124,7 +124,7 @@ def choose_token(logits: npt.NDArray[np.floating], sampling: Sampling, position:
 
 
 def accept(drafts: TokenTree, choose: Callable[[int, int], int]) -> Accepted:
-    """Return the tokens that become certain: the accepted path and one token more.
+    """Return the accepted path and one token more: the correction or the bonus token.
 
     Args:
         drafts: the drafted tokens; a chain is a tree with one path.

@@ -44,9 +44,9 @@ class DraftCalibration:
         self._right = [0.0] * _BINS
         self._count = [0.0] * _BINS
 
-    def learn(self, drafted: Proposal, came: Sequence[int]) -> None:
+    def learn(self, drafted: Proposal, generated: Sequence[int]) -> None:
         """Take a draft and the tokens that followed; tokens with unknown outcomes are left out."""
-        outcomes = zip(drafted.chances, _outcomes(drafted, came), strict=True)
+        outcomes = zip(drafted.chances, _outcomes(drafted, generated), strict=True)
         self.add((chance, right) for chance, right in outcomes if right is not None)
 
     def add(self, outcomes: Iterable[tuple[float, bool]]) -> None:
@@ -63,9 +63,9 @@ class DraftCalibration:
 
     def corrected(self, chance: float) -> float:
         """Return the acceptance rate of drafts with a predicted chance."""
-        place = min(max(chance * _BINS - 0.5, 0.0), _BINS - 1.0)
-        low = min(int(place), _BINS - 2)
-        share = place - low
+        position = min(max(chance * _BINS - 0.5, 0.0), _BINS - 1.0)
+        low = min(int(position), _BINS - 2)
+        share = position - low
         return (1.0 - share) * self._rate(low) + share * self._rate(low + 1)
 
     def _rate(self, tenth: int) -> float:
@@ -96,18 +96,18 @@ class HintRate:
         self._right = assumed * weight
         self._count = weight
 
-    def learn(self, hinted: Sequence[int], came: Sequence[int]) -> None:
+    def learn(self, hinted: Sequence[int], generated: Sequence[int]) -> None:
         """Take a verified hint and the tokens that followed."""
         if self._shared is not None:
-            self._shared.learn(hinted, came)
-        checked = min(len(hinted), len(came))
-        num_right = num_shared(tuple(hinted[:checked]), tuple(came[:checked]))
+            self._shared.learn(hinted, generated)
+        checked = min(len(hinted), len(generated))
+        num_right = num_shared(tuple(hinted[:checked]), tuple(generated[:checked]))
         if checked:
             self._right = self._right * _DECAY + num_right
             self._count = self._count * _DECAY + num_right + (num_right < checked)
 
     def chance(self, num_hinted: int) -> float:
-        """Return the chance that so many hinted tokens are all accepted."""
+        """Return the chance that ``num_hinted`` tokens are all accepted."""
         return float((self._right / self._count) ** num_hinted)
 
 
@@ -121,12 +121,12 @@ class LookupRate:
         self._first = _FIRST_RATE * _LOOKUP_WEIGHT, _LOOKUP_WEIGHT
         self._later = _LATER_RATE * _LOOKUP_WEIGHT, _LOOKUP_WEIGHT
 
-    def learn(self, looked_up: Sequence[int], came: Sequence[int]) -> None:
+    def learn(self, looked_up: Sequence[int], generated: Sequence[int]) -> None:
         """Take verified tokens of a lookup and the tokens that followed."""
-        checked = min(len(looked_up), len(came))
+        checked = min(len(looked_up), len(generated))
         if not checked:
             return
-        num_right = num_shared(tuple(looked_up[:checked]), tuple(came[:checked]))
+        num_right = num_shared(tuple(looked_up[:checked]), tuple(generated[:checked]))
         right, count = self._first
         self._first = right * _DECAY + (num_right > 0), count * _DECAY + 1
         if num_right and checked > 1:
@@ -135,7 +135,7 @@ class LookupRate:
             self._later = right * _DECAY + num_right - 1, count * _DECAY + num_right - 1 + wrong
 
     def chance(self, num_tokens: int) -> float:
-        """Return the chance that so many tokens, one at least, are all accepted."""
+        """Return the chance that ``num_tokens`` (at least 1) are all accepted."""
         (first, count), (later, later_count) = self._first, self._later
         return float(first / count * (later / later_count) ** (num_tokens - 1))
 
@@ -152,10 +152,10 @@ class ModelDraftRates:
         self._next = HintRate()
         self._by_length: dict[int, HintRate] = {}
 
-    def learn(self, drafted: Proposal, came: Sequence[int], text_length: int = 0) -> None:
-        """Take a verified chain and the tokens that followed a text of so many tokens."""
-        self._chains.learn(drafted, came)
-        self._next_at(text_length).learn(drafted.tokens, came)
+    def learn(self, drafted: Proposal, generated: Sequence[int], text_length: int = 0) -> None:
+        """Take a verified chain and the tokens that were generated after ``text_length`` tokens."""
+        self._chains.learn(drafted, generated)
+        self._next_at(text_length).learn(drafted.tokens, generated)
 
     def chance_of(self, drafted: Proposal) -> float:
         """Return the chance that a whole chain is accepted."""
@@ -172,14 +172,14 @@ class ModelDraftRates:
         return self._by_length[octave]
 
 
-def _outcomes(drafted: Proposal, came: Sequence[int]) -> list[bool | None]:
+def _outcomes(drafted: Proposal, generated: Sequence[int]) -> list[bool | None]:
     """Return whether each drafted token was right; None if the text has not reached it."""
     outcomes: list[bool | None] = []
     depths: list[int] = []
     for token, parent in zip(drafted.tokens, drafted.parents, strict=True):
         depth = depths[parent] + 1 if parent >= 0 else 0
         before = outcomes[parent] if parent >= 0 else True
-        known = before and depth < len(came)
-        outcomes.append(token == came[depth] if known else None if before is not False else False)
+        known = before and depth < len(generated)
+        outcomes.append(token == generated[depth] if known else None if before is not False else False)
         depths.append(depth)
     return outcomes

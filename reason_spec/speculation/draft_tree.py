@@ -1,8 +1,8 @@
-"""One tree of drafts from all that may know the next tokens.
+"""One tree of drafts from all sources of next tokens.
 
-Each source gives the likely next tokens at a place, with their chances. The tree takes the likeliest paths
-over all sources (greedy by the probability of a path: DySpec, arXiv 2410.11744; the union of what is found in
-texts and what a model drafts: RASD, arXiv 2503.03434).
+Each source gives the likely next tokens at a position, with their chances. The tree takes the most likely
+paths over all sources (greedy by the probability of a path: DySpec, arXiv 2410.11744; the union of what is
+found in texts and what a model drafts: RASD, arXiv 2503.03434).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Path: TypeAlias = tuple[int, ...]
 
 
 class NextTokens(NamedTuple):
-    """Likely tokens of one place, and the chance of each."""
+    """Likely tokens of one position, and the chance of each."""
 
     tokens: tuple[int, ...] = ()
     chances: tuple[float, ...] = ()
@@ -35,7 +35,7 @@ class Source(Protocol):
     def after(self, path: Path) -> NextTokens:
         """Return the likely tokens after a path, each with its chance if the path is right."""
 
-    def learn(self, came: Sequence[int]) -> None:
+    def learn(self, generated: Sequence[int]) -> None:
         """Take the tokens that followed the text."""
 
 
@@ -43,9 +43,9 @@ class ChainRate(Protocol):
     """How likely chains of one kind are right."""
 
     def chance(self, num_tokens: int) -> float:
-        """Return the chance that so many tokens are all accepted."""
+        """Return the chance that ``num_tokens`` tokens are all accepted."""
 
-    def learn(self, chain: Sequence[int], came: Sequence[int]) -> None:
+    def learn(self, chain: Sequence[int], generated: Sequence[int]) -> None:
         """Take a chain and the tokens that followed."""
 
 
@@ -64,8 +64,8 @@ class ChainSource:
         share = self._rate.chance(done + 1) / before if before > 0.0 else 0.0
         return NextTokens((self._chain[done],), (share,))
 
-    def learn(self, came: Sequence[int]) -> None:
-        self._rate.learn(self._chain, came)
+    def learn(self, generated: Sequence[int]) -> None:
+        self._rate.learn(self._chain, generated)
 
 
 class TreeSource:
@@ -87,14 +87,14 @@ class TreeSource:
     def after(self, path: Path) -> NextTokens:
         return self._after.get(path, NextTokens())
 
-    def learn(self, came: Sequence[int]) -> None:
+    def learn(self, generated: Sequence[int]) -> None:
         length = len(self._prefix)
-        if tuple(came[:length]) == self._prefix:
-            self._calibration.learn(self._proposal, came[length:])
+        if tuple(generated[:length]) == self._prefix:
+            self._calibration.learn(self._proposal, generated[length:])
 
 
 class PredictedSource:
-    """Tokens that a model predicted, at the place itself or at an earlier one like it.
+    """Tokens that a model predicted, at the position itself or at an earlier one like it.
 
     Args:
         find: the predicted tokens after a path.
@@ -110,16 +110,16 @@ class PredictedSource:
         found = self._offered[path] = self._find(path)
         return NextTokens(found.tokens, tuple(map(self._calibration.corrected, found.chances)))
 
-    def learn(self, came: Sequence[int]) -> None:
+    def learn(self, generated: Sequence[int]) -> None:
         outcomes: list[tuple[float, bool]] = []
-        for place, right in enumerate(came):
-            offered = self._offered.get(tuple(came[:place]), NextTokens())
+        for position, right in enumerate(generated):
+            offered = self._offered.get(tuple(generated[:position]), NextTokens())
             outcomes += [(chance, token == right) for token, chance in zip(*offered, strict=True)]
         self._calibration.add(outcomes)
 
 
 def united(sources: Sequence[Source], budget: int, least: float, most: int, least_beyond: float) -> Proposal:
-    """Return the likeliest nodes of all sources as one tree, in descending order of chance.
+    """Return the most likely nodes of all sources as one tree, in descending order of chance.
 
     Where two sources differ, the surer one goes first, and a token of the other counts as often as the first
     is wrong. Where they agree, the token is wrong if both are.

@@ -18,9 +18,9 @@ class HintDrafter:
     """Drafts the rest of a hint while the generated tokens agree with it.
 
     After a mismatch it proposes nothing until the hint is aligned again: the last ``min_match`` generated
-    tokens occur in the hint after the point that was reached (the nearest such place counts). This recovers
-    from inserted, dropped or replaced tokens. If the rest of the step is reworded, a model has to draft it
-    again.
+    tokens occur in the hint after the point that was reached (the nearest such position counts). This
+    recovers from inserted, dropped or replaced tokens. If the rest of the step is reworded, a model has to
+    draft it again.
     """
 
     def __init__(self, min_match: int = 3, generated: Sequence[int] = ()) -> None:
@@ -90,7 +90,7 @@ def look_up(text: TokenArray, budget: int, max_match: int = 3, min_match: int = 
 
 
 def _latest_match(text: TokenArray, max_match: int, min_match: int) -> int | None:
-    """Return the place after the latest of the longest matches of the end of the text."""
+    """Return the position after the latest of the longest matches of the end of the text."""
     longest = min(max_match, len(text) - 1)
     shorter: dict[int, int] = {}
     stop, size = len(text) - 1, _FIRST_SCAN

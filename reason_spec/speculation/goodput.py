@@ -1,6 +1,6 @@
 """How many tokens to draft for each request of a pass, for the best throughput of the batch.
 
-Goodput is the number of tokens that become certain, over all live requests, per second of a pass (SmartSpec,
+Goodput is the number of generated tokens, over all live requests, per second of a pass (SmartSpec,
 arXiv 2406.14066). One more token makes a pass longer, by a time that depends on its size. So drafts that pay
 for a single request may slow a full batch down.
 """
@@ -111,9 +111,9 @@ class Demand(NamedTuple):
 
     Attributes:
         token_rate: acceptance rate of a drafted token whose predecessors were accepted.
-        max_tokens: the most drafted tokens of each place.
+        max_tokens: the most drafted tokens of each position.
         step_rate: acceptance rate of a drafted step.
-        max_depth: the most steps ahead; there are ``max_depth + 1`` places.
+        max_depth: the most steps ahead; there are ``max_depth + 1`` positions.
     """
 
     token_rate: float
@@ -123,30 +123,30 @@ class Demand(NamedTuple):
 
 
 class Share(NamedTuple):
-    """A request's part of each pass: steps ahead, and drafted tokens of every place."""
+    """A request's part of each pass: steps ahead, and drafted tokens of every position."""
 
     depth: int
     num_draft_tokens: int
 
 
 class Allotment(NamedTuple):
-    """The shares of all requests, the tokens of a pass, and the expected number of certain ones."""
+    """The shares of all requests, the tokens of a pass, and how many it is expected to generate."""
 
     shares: tuple[Share, ...]
     num_tokens: int
-    certain: float
+    num_generated: float
     seconds: float
 
     @property
     def goodput(self) -> float:
-        """Certain tokens a second, over all requests."""
-        return self.certain / self.seconds if self.seconds > 0 else 0.0
+        """Generated tokens a second, over all requests."""
+        return self.num_generated / self.seconds if self.seconds > 0 else 0.0
 
 
 def allot(demands: Sequence[Demand], time: TimeOfPass, *, draft_seconds: float = 0.0) -> Allotment:
     """Return the shares with nearly the best goodput; every request keeps its own next token.
 
-    Token m of the place j steps ahead becomes certain with chance ``step_rate ** j * token_rate ** m``. A
+    Token m of the position j steps ahead is accepted with chance ``step_rate ** j * token_rate ** m``. A
     pass of a given size takes the most likely draft tokens across all requests. Of all sizes, the largest
     within `_TOLERANCE` of the best goodput is taken, but none that is slower than no drafts.
 
@@ -160,24 +160,24 @@ def allot(demands: Sequence[Demand], time: TimeOfPass, *, draft_seconds: float =
     if not any(demand.max_tokens or demand.max_depth for demand in demands):
         alone = float(time.seconds(num_requests, num_requests)[0])
         return Allotment((Share(0, 0),) * num_requests, num_requests, float(num_requests), alone)
-    chances, depths, places, owners = _drafts(demands)
+    chances, depths, positions, owners = _drafts(demands)
     added = np.arange(len(chances) + 1)
-    opened = np.concatenate([[0], np.cumsum(places == 0)])
-    certain = num_requests + np.concatenate([[0.0], np.cumsum(chances)])
+    opened = np.concatenate([[0], np.cumsum(positions == 0)])
+    generated = num_requests + np.concatenate([[0.0], np.cumsum(chances)])
     sizes = _evaluated_sizes(len(added))
     seconds_of_sizes = time.seconds(num_requests + added[sizes], num_requests + opened[sizes])
     seconds = np.interp(added, added[sizes], seconds_of_sizes)
-    goodput = np.divide(certain, seconds, out=np.zeros_like(certain), where=seconds > 0)
+    goodput = np.divide(generated, seconds, out=np.zeros_like(generated), where=seconds > 0)
     goodput[1:][added[1:] * draft_seconds > seconds[1:]] = 0.0
     enough = max(goodput[0], (1.0 - _TOLERANCE) * goodput.max())
     best = int(np.flatnonzero(goodput >= enough)[-1])
     shares = np.zeros((2, num_requests), np.int64)
     np.maximum.at(shares[0], owners[:best], depths[:best])
-    np.maximum.at(shares[1], owners[:best], places[:best])
+    np.maximum.at(shares[1], owners[:best], positions[:best])
     return Allotment(
         tuple(Share(*share) for share in shares.T.tolist()),
         num_requests + best,
-        float(certain[best]),
+        float(generated[best]),
         float(seconds[best]),
     )
 
@@ -197,7 +197,7 @@ def draft_limits(demands: Sequence[Demand], time: BatchTime) -> list[int]:
 
 
 def uniform_limit(num_requests: int, max_tokens: int, token_rate: float, time: BatchTime) -> int:
-    """Return the limit of each of so many equal requests, which depends on their number alone."""
+    """Return the limit of each of ``num_requests`` equal requests, which depends on their number alone."""
     limits = draft_limits([Demand(token_rate, max_tokens)] * num_requests, time)
     return min(limits, default=max_tokens)
 
@@ -207,16 +207,16 @@ class _Drafts(NamedTuple):
 
     chances: Floats
     depths: npt.NDArray[np.int64]
-    places: npt.NDArray[np.int64]
+    positions: npt.NDArray[np.int64]
     owners: npt.NDArray[np.int64]
 
 
 def _drafts(demands: Sequence[Demand]) -> _Drafts:
     token_rates, max_tokens, step_rates, max_depths = np.array(demands, dtype=np.float64).T
-    depths, places, _ = np.ogrid[: int(max_depths.max()) + 1, : int(max_tokens.max()) + 1, : len(demands)]
-    # [depths, places, requests]: ties go to the nearest place, so all requests get one before any gets two.
-    chances = step_rates ** depths.astype(float) * token_rates ** places.astype(float)
-    wanted = (depths <= max_depths) & (places <= max_tokens)
+    depths, positions, _ = np.ogrid[: int(max_depths.max()) + 1, : int(max_tokens.max()) + 1, : len(demands)]
+    # [depths, positions, requests]: ties go to the nearest position; each request gets one before a second.
+    chances = step_rates ** depths.astype(float) * token_rates ** positions.astype(float)
+    wanted = (depths <= max_depths) & (positions <= max_tokens)
     # The first token is not a draft: the request generates it in any case.
     wanted[0, 0] = False
     order = np.argsort(-chances[wanted], kind="stable")

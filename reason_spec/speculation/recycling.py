@@ -1,9 +1,9 @@
 """Predictions that passes computed and did not use are drafts of later passes.
 
-Token Recycling (Luo et al., arXiv 2408.08696) keeps the likeliest next tokens of each token as a pass last
+Token Recycling (Luo et al., arXiv 2408.08696) keeps the most likely next tokens of each token as a pass last
 computed them; here a pair of tokens has an entry of its own. STAND (arXiv 2506.04708) keeps the mean
 prediction after the last two to four tokens. Both kept tokens alone, or drew from them; here a sampled text
-takes the noise that the target itself will take at that place, as a draft model's tokens do (`acceptance`).
+takes the noise that the target itself will take at that position, as drafts of a model do (`acceptance`).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ MAX_SIBLING_TABLES: Final = 64
 
 
 class RecycledTokens:
-    """The likeliest next tokens after the last few tokens of a text.
+    """The most likely next tokens after the last few tokens of a text.
 
     Args:
         lengths: of the contexts, the longest first.
@@ -82,7 +82,7 @@ def sibling_table() -> RecycledTokens:
 
     Multi-sample consensus (arXiv 2503.05330) weighs the paths of the samples that ran through equal tokens.
     Here their predictions are averaged, after contexts that are longer than STAND's: all samples answer one
-    question, so long contexts recur, and tell more.
+    question, so long contexts recur, and predict better.
     """
     return RecycledTokens((8, 4, 2, 1), averages=True)
 
@@ -111,4 +111,4 @@ def with_noise(found: NextTokens, sampling: Sampling, position: int, vocab_size:
     weights = np.exp(scores - scores.max())
     shares = weights / weights.sum() * min(1.0, float(chances.sum()))
     order = np.argsort(-shares, kind="stable")
-    return NextTokens(tuple(found.tokens[place] for place in order), tuple(shares[order].tolist()))
+    return NextTokens(tuple(found.tokens[index] for index in order), tuple(shares[order].tolist()))

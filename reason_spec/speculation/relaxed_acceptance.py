@@ -3,21 +3,21 @@
 ``cascade`` is the token-specific rule V3 of Speculative Cascades (arXiv 2405.19261, equation 15). With the
 target's distribution p, a draft token v is accepted if p(v) >= (1 - alpha) max p; otherwise the token is
 drawn from p. With alpha 0 only the target's own choices are accepted. Let a(v) be the probability that v is
-drafted at a place and accepted. The token of the place is v with probability
+drafted at a position and accepted. The token of the position is v with probability
 
     a(v) + p(v) (1 - sum of a).
 
-Where every place has a draft token from the draft's distribution q, a(v) is q(v) on the tokens that the rule
-accepts, and this is equation 15. Here a draft ends where its tokens become unlikely, so a is smaller and the
-text is closer to the target's. The formula needs a draw from p that is independent of the draft, so it takes
-noise of its own (`OWN_STREAM`). At temperature 0 the target's choice is its most likely token, and the rule
-compares the probabilities of temperature 1.
+Where every position has a draft token from the draft's distribution q, a(v) is q(v) on the tokens that the
+rule accepts, and this is equation 15. Here a draft ends where its tokens become unlikely, so a is smaller and
+the text is closer to the target's. The formula needs a draw from p that is independent of the draft, so it
+takes noise of its own (`OWN_STREAM`). At temperature 0 the target's choice is its most likely token, and the
+rule compares the probabilities of temperature 1.
 
 ``lenient`` is FLy (arXiv 2511.22972). A draft token that is not the target's choice is accepted if the target
-is uncertain at its place, H(p) / log |V| >= theta, and the next ``window`` draft tokens are all the target's
-choices. A draft that ends earlier is rejected. With theta 1 only the target's own choices are accepted. The
-paper has temperature 0 alone; above it the rule works on the sampled choices, and no formula is known for the
-distribution of the text.
+is uncertain at its position, H(p) / log |V| >= theta, and the next ``window`` draft tokens are all the
+target's choices. A draft that ends earlier is rejected. With theta 1 only the target's own choices are
+accepted. The paper has temperature 0 alone; above it the rule works on the sampled choices, and no formula is
+known for the distribution of the text.
 
 ``judge`` is Judge Decoding (arXiv 2501.19309). A draft token that is not the target's choice is accepted if a
 linear head on the target's last hidden state at the token gives it a probability above the threshold. With
@@ -54,7 +54,7 @@ def accept_relaxed(
     greedy: bool,
     judged: Callable[[int], float] = lambda _: 0.0,
 ) -> Accepted:
-    """Return the tokens that become certain under a rule that is not exact.
+    """Return the accepted path and one token more, under a rule that is not exact.
 
     Args:
         distribution: ``distribution(node)`` returns p [vocabulary] after a node; at temperature 0 that of

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 ROOT = -1
-"""The parent of the first drafted tokens: the last certain token of the text."""
+"""The parent of the first drafted tokens: the last token of the text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,56 +26,9 @@ class TokenTree:
     def chain(cls, tokens: Sequence[int]) -> TokenTree:
         return cls(tuple(tokens), tuple(range(ROOT, len(tokens) - 1)))
 
-    @classmethod
-    def merge(cls, paths: Sequence[Sequence[int]], budget: int) -> TokenTree:
-        """Join continuations into one tree of at most ``budget`` nodes.
-
-        Common beginnings share their nodes. Nodes are taken level by level, and within a level path by path,
-        so a short budget keeps the beginning of each path.
-        """
-        tokens: list[int] = []
-        parents: list[int] = []
-        nodes: dict[tuple[int, int], int] = {}
-        ends = [ROOT] * len(paths)
-        for depth in range(max(map(len, paths), default=0)):
-            for index, path in enumerate(paths):
-                if depth >= len(path):
-                    continue
-                place = ends[index], path[depth]
-                if place not in nodes:
-                    if len(tokens) == budget:
-                        return cls(tuple(tokens), tuple(parents))
-                    nodes[place] = len(tokens)
-                    tokens.append(path[depth])
-                    parents.append(ends[index])
-                ends[index] = nodes[place]
-        return cls(tuple(tokens), tuple(parents))
-
-    def with_path(self, path: Sequence[int], budget: int) -> TokenTree:
-        """Return the tree with a continuation from the root added, as far as ``budget`` nodes allow."""
-        tokens, parents = list(self.tokens), list(self.parents)
-        node = ROOT
-        for token in path:
-            child = self.child(node, token) if node < len(self) else None
-            if child is None:
-                if len(tokens) >= budget:
-                    break
-                child = len(tokens)
-                tokens.append(token)
-                parents.append(node)
-            node = child
-        return TokenTree(tuple(tokens), tuple(parents))
-
     def first(self, count: int) -> TokenTree:
         """Return the tree of the first ``count`` nodes."""
         return TokenTree(self.tokens[:count], self.parents[:count])
-
-    def with_prefix(self, chain: Sequence[int]) -> TokenTree:
-        """Return the tree with a chain before it."""
-        if not chain:
-            return self
-        moved = (parent + len(chain) for parent in self.parents)
-        return TokenTree((*chain, *self.tokens), (*range(ROOT, len(chain) - 1), *moved))
 
     def pruned(self, length_to_end: Callable[[Sequence[int]], int | None]) -> TokenTree:
         """Return the tree without the nodes after an end.
@@ -92,8 +45,8 @@ class TokenTree:
 
     def restricted(self, kept: Sequence[int]) -> TokenTree:
         """Return the tree of some of its nodes, in ascending order and with the parents of each."""
-        places = {node: place for place, node in enumerate(kept)} | {ROOT: ROOT}
-        parents = tuple(places[self.parents[node]] for node in kept)
+        indices = {node: index for index, node in enumerate(kept)} | {ROOT: ROOT}
+        parents = tuple(indices[self.parents[node]] for node in kept)
         return TokenTree(tuple(self.tokens[node] for node in kept), parents)
 
     def child(self, node: int, token: int) -> int | None:

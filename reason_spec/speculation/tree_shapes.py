@@ -1,10 +1,10 @@
 """Other ways than `united` to choose the nodes of a draft tree, over the same sources at the same budget.
 
-- ``chain``: the likeliest token at each place, one path.
-- ``eagle2``: a beam, level by level, and then the likeliest of all nodes that it came by (EAGLE-2, Li et al.,
+- ``chain``: the most likely token at each position, one path.
+- ``eagle2``: a beam, level by level, and then the most likely of all its nodes (EAGLE-2, Li et al.,
   arXiv 2406.16858).
-- ``sequoia``: one shape for all places, by dynamic programming over the measured acceptance of the first, the
-  second, ... child (Sequoia, Chen et al., arXiv 2402.12374).
+- ``sequoia``: one shape for all positions, by dynamic programming over the measured acceptance of the first,
+  the second, ... child (Sequoia, Chen et al., arXiv 2402.12374).
 
 All return the nodes in descending order of chance.
 """
@@ -27,7 +27,7 @@ BEAM_DEPTH: Final = 6
 MAX_RANK: Final = 8
 """Children of a node in a fixed shape, at most."""
 _FIRST_RATE, _LATER_SHARE, _PRIOR_WEIGHT = 0.5, 0.3, 16.0
-"""Prior acceptance of the first child, factor for each later one, and their weight in places."""
+"""Prior acceptance of the first child, factor for each later one, and their weight in positions."""
 _DECAY: Final = 0.995
 _STEP: Final = 0.02
 """Rates are rounded to this before a shape is computed, so that few shapes are."""
@@ -38,16 +38,16 @@ Shape: TypeAlias = tuple[int, ...]
 
 
 class RankRates:
-    """How often the text went on with the first, the second, ... of the offered tokens of a place."""
+    """How often the text continued with the first, the second, ... of the offered tokens of a position."""
 
     def __init__(self) -> None:
         self._right = [_PRIOR_WEIGHT * _FIRST_RATE * _LATER_SHARE**rank for rank in range(MAX_RANK)]
         self._count = _PRIOR_WEIGHT
 
-    def learn(self, sources: Sequence[Source], came: Sequence[int]) -> None:
+    def learn(self, sources: Sequence[Source], generated: Sequence[int]) -> None:
         """Take the tokens that followed the text."""
-        for place, token in enumerate(came):
-            ranked = [offered for offered, _ in _children(sources, tuple(came[:place]))]
+        for position, token in enumerate(generated):
+            ranked = [offered for offered, _ in _children(sources, tuple(generated[:position]))]
             if not ranked:
                 break
             self._count = self._count * _DECAY + 1.0
@@ -64,7 +64,7 @@ class RankRates:
 
 
 def chain(sources: Sequence[Source], budget: int, least: float) -> Proposal:
-    """Return the likeliest token after the likeliest token, and so on."""
+    """Return the most likely token after the most likely token, and so on."""
     tokens: list[int] = []
     chances: list[float] = []
     chance = 1.0
@@ -79,7 +79,7 @@ def chain(sources: Sequence[Source], budget: int, least: float) -> Proposal:
 
 
 def beam(sources: Sequence[Source], budget: int, least: float) -> Proposal:
-    """Return the likeliest nodes of a beam search of `BEAM_WIDTH` and `BEAM_DEPTH`."""
+    """Return the most likely nodes of a beam search of `BEAM_WIDTH` and `BEAM_DEPTH`."""
     found: dict[Path, float] = {}
     level: dict[Path, float] = {(): 1.0}
     for _ in range(1 + BEAM_DEPTH):
@@ -97,8 +97,8 @@ def beam(sources: Sequence[Source], budget: int, least: float) -> Proposal:
 def fixed_shape(sources: Sequence[Source], budget: int, least: float, rates: Rates) -> Proposal:
     """Return the best shape for the rates of the ranks, filled with the tokens of the sources.
 
-    A place of the shape for which the sources offer no token stays empty: the shape does not depend on the
-    text. The chance of a node is that of its place.
+    A position of the shape for which the sources offer no token stays empty: the shape does not depend on the
+    text. The chance of a node is that of its position.
     """
     found: dict[Path, float] = {}
 
@@ -115,7 +115,7 @@ def fixed_shape(sources: Sequence[Source], budget: int, least: float, rates: Rat
 
 @lru_cache(maxsize=4096)
 def best_shape(rates: Rates, num_nodes: int) -> Shape:
-    """Return how a tree of so many nodes, its root included, divides them among the root's children."""
+    """Return how a tree of ``num_nodes``, its root included, divides them among the root's children."""
     _, splits = _best_trees(rates, num_nodes)
     shape: list[int] = []
     left = num_nodes - 1
@@ -132,8 +132,8 @@ def best_shape(rates: Rates, num_nodes: int) -> Shape:
 def _best_trees(rates: Rates, num_nodes: int) -> tuple[tuple[float, ...], tuple[tuple[int, ...], ...]]:
     """Return the most expected tokens of trees by size, and the part that each child takes.
 
-    The first: F(m) = 1 + G_0(m - 1) for a tree of m nodes, whose root is certain. The second, by rank b and
-    nodes n left for this and later children: the y at which G_b(n) = max_y p_b F(y) + G_{b+1}(n - y) is
+    The first: F(m) = 1 + G_0(m - 1) for a tree of m nodes, whose root is always accepted. The second, by rank
+    b and nodes n left for this and later children: the y at which G_b(n) = max_y p_b F(y) + G_{b+1}(n - y) is
     largest. The paper bounds the depth as well, by the time of a draft pass; sources have no such time.
     """
     count = len(rates)
@@ -151,23 +151,18 @@ def _best_trees(rates: Rates, num_nodes: int) -> tuple[tuple[float, ...], tuple[
     return tuple(trees), tuple(map(tuple, splits))
 
 
-def expected_tokens(rates: Rates, num_nodes: int) -> float:
-    """Return the expected tokens of a pass with the best shape of so many nodes, the root's own included."""
-    return _best_trees(rates, num_nodes)[0][num_nodes]
-
-
 def _children(sources: Sequence[Source], path: Path) -> list[tuple[int, float]]:
-    """Return the tokens that the sources offer after a path with their chances, the likeliest first."""
+    """Return the tokens that the sources offer after a path with their chances, the most likely first."""
     offers: list[NextTokens] = [source.after(path) for source in sources]
     return sorted(combined(offers).items(), key=lambda child: -child[1])
 
 
 def _proposal(nodes: dict[Path, float], budget: int) -> Proposal:
-    """Return the likeliest nodes; parents are as likely as their children at least, and come first."""
+    """Return the most likely nodes; parents are as likely as their children at least, and come first."""
     kept = sorted(nodes.items(), key=lambda node: (-node[1], len(node[0])))[:budget]
-    places = {path: place for place, (path, _) in enumerate(kept)} | {(): -1}
+    positions = {path: position for position, (path, _) in enumerate(kept)} | {(): -1}
     return Proposal(
         tuple(path[-1] for path, _ in kept),
-        tuple(places[path[:-1]] for path, _ in kept),
+        tuple(positions[path[:-1]] for path, _ in kept),
         tuple(chance for _, chance in kept),
     )

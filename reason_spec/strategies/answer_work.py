@@ -7,7 +7,8 @@ from collections.abc import Coroutine
 from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple, TypeAlias, TypeVar
 
-from reason_spec.engines.base import Engine, EngineRequest, Generation
+from reason_spec.engines.base import Engine
+from reason_spec.engines.generation import EngineRequest, Generation
 from reason_spec.events import Lane, Purpose, Recorder
 from reason_spec.settings import StrategySettings
 from reason_spec.strategies.base import SolveRequest
@@ -33,7 +34,7 @@ class TrackedGeneration:
     lane: ModelLane
     generation: Generation
     number: int
-    place: TimelineRow
+    row: TimelineRow
     kept: bool = False
     """Whether its tokens are part of the answer, or decided about it."""
     num_used_tokens: int | None = None
@@ -66,11 +67,11 @@ class AnswerWork:
         self._failure: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def submit(
-        self, lane: ModelLane, place: TimelineRow, request: EngineRequest, purpose: Purpose = "step"
+        self, lane: ModelLane, row: TimelineRow, request: EngineRequest, purpose: Purpose = "step"
     ) -> TrackedGeneration:
         engine = self.target if lane == "target" else self.draft
         generation = engine.submit(request)
-        work = TrackedGeneration(lane, generation, self.recorder.start(lane, *place, purpose), place)
+        work = TrackedGeneration(lane, generation, self.recorder.start(lane, *row, purpose), row)
         self._works.append(work)
         return work
 
@@ -83,17 +84,17 @@ class AnswerWork:
         result = await work.generation.result()
         if result.finish == "cancelled":
             return None
-        self.note_written(work.lane, work.place, work.number, result.text, len(result.tokens))
+        self.note_written(work.lane, work.row, work.number, result.text, len(result.tokens))
         return step_from_result(result, work.lane, self.target if work.lane == "target" else self.draft)
 
-    def note_written(self, lane: Lane, place: TimelineRow, number: int, text: str, num_tokens: int) -> None:
-        self.recorder.emit("written", lane, *place, text=text, num_tokens=num_tokens, work=number)
+    def note_written(self, lane: Lane, row: TimelineRow, number: int, text: str, num_tokens: int) -> None:
+        self.recorder.emit("written", lane, *row, text=text, num_tokens=num_tokens, work=number)
 
     def cancel(self, work: TrackedGeneration) -> None:
         """Cancel a generation that is still running, and record it."""
         if not work.generation.done and not work.generation.cancel_requested:
             work.generation.cancel()
-            self.recorder.emit("cancelled", work.lane, *work.place, work=work.number)
+            self.recorder.emit("cancelled", work.lane, *work.row, work=work.number)
 
     def spawn(self, coroutine: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
         """Run a coroutine as a task of this answer."""

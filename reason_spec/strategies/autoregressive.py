@@ -7,14 +7,15 @@ from dataclasses import replace
 from typing import ClassVar
 
 from reason_spec.control.budget import RequestedBudget
-from reason_spec.engines.base import Engine, EngineRequest, Generation, TokenDrafterName
+from reason_spec.engines.base import Engine
+from reason_spec.engines.generation import EngineRequest, Generation, TokenDrafterName
 from reason_spec.errors import SettingsError
 from reason_spec.events import Recorder
 from reason_spec.settings import StrategySettings
 from reason_spec.strategies.base import SolveRequest, Strategy, UseOfAcceptance
-from reason_spec.strategies.certain_text import CertainText
 from reason_spec.strategies.draft_ahead import DRAFT_RUN_TOKENS, DraftAhead, can_share_tokens
 from reason_spec.strategies.step_cutter import StepCutter
+from reason_spec.strategies.text_stream import TextStream
 from reason_spec.types import Acceptance, LossClass, Step
 
 
@@ -38,9 +39,9 @@ class Autoregressive(Strategy):
 
     async def _write_steps(self, request: SolveRequest, recorder: Recorder) -> AsyncGenerator[Step]:
         generation = self.target.submit(self._whole_request(request))
-        certain = None
+        stream = None
         if recorder.on_text is not None:
-            certain = CertainText(
+            stream = TextStream(
                 recorder.on_text, self.target.tokenizer, generation.request, request.chars_before
             )
         recorder.start("target", request.num_steps_before, 0, "answer")
@@ -54,9 +55,9 @@ class Autoregressive(Strategy):
                 request.budget.record_early_tokens(len(delta.tokens))
                 if ahead is not None:
                     ahead.confirm(delta.tokens)
-                if certain is not None:
-                    certain.feed(delta.tokens)
-                    certain.tell()
+                if stream is not None:
+                    stream.feed(delta.tokens)
+                    stream.flush()
                 for token, logprob in zip(delta.tokens, delta.logprobs, strict=True):
                     # One step is held back: the last one gets the text and the end of the result.
                     if (step := held.feed(token, logprob)) is not None:
@@ -187,7 +188,7 @@ class DraftModelSpeculation(PromptLookup):
             ),
             recorder,
             max_ahead=self.settings.num_draft_tokens,
-            place=(request.num_steps_before, 0),
+            row=(request.num_steps_before, 0),
             budget=request.budget,
         )
 

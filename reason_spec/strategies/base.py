@@ -240,7 +240,7 @@ class Strategy(ABC):
         """Yield the steps of a limited thinking, and then of the answer."""
         assert request.thinking is not None
         thinking = LimitedThinking(request.thinking, request, self.target, self._draft, recorder)
-        # What is certain of a step may still be left out with the step.
+        # A step may still be left out after its text has been streamed.
         on_text, recorder.on_text = recorder.on_text, None
         try:
             async with aclosing(thinking.steps(lambda asked: self._write_trimmed(asked, recorder))) as steps:
@@ -256,7 +256,7 @@ class Strategy(ABC):
                     yield step
 
     def _commit(self, step: Step, request: SolveRequest, recorder: Recorder) -> None:
-        """Make a step final: tell the recorder, the budget and the suffix cache, and nothing else does."""
+        """Make a step final: the only place where recorder, budget and suffix cache learn of it."""
         recorder.add_step(step)
         request.budget.record_step(len(step.tokens))
         if request.suffix_session is not None:

@@ -39,7 +39,7 @@ class DraftState(Enum):
 
 @dataclass(eq=False, slots=True)
 class Draft:
-    """One drafted step, of the draft model or of the suffix cache, and the branch that trusts it."""
+    """One drafted step, of the draft model or of the suffix cache, and the branch that assumes it."""
 
     number: int
     """The number of its work in the timeline."""
@@ -57,7 +57,7 @@ class Draft:
 class Branch:
     """A position of an answer: the steps that are assumed before it, and those written for it."""
 
-    place: TimelineRow
+    row: TimelineRow
     request: SolveRequest
     """The rest of the answer after the assumed steps."""
     previous: Step | None
@@ -79,7 +79,7 @@ class Branch:
 
     @property
     def step_index(self) -> int:
-        return self.place.step_index
+        return self.row.step_index
 
     def drafts_in(self, state: DraftState) -> list[Draft]:
         return [draft for draft in self.drafts if draft.state is state]

@@ -1,12 +1,12 @@
 """The draft model as the token-level drafter of a generation of the target, each on its own cores.
 
 Speculative decoding (arXiv 2211.17192) drafts, verifies, drafts again. Here neither model waits: while
-the target checks what it was handed, the draft writes on after it, and it begins anew from what is
-certain only where the two part (PEARL's post-verify, arXiv 2408.11850). Where nothing is ahead, the target's
-pass over no draft checks the draft's first token while the draft writes the ones after it (pre-verify); a
-refused one ends the run. What is handed over ends where the chance that all of it is right, by the draft's
-own probabilities, falls below a threshold: the stopping rule of SpecDec++ (arXiv 2405.19715) without its
-trained head.
+the target verifies a hint, the draft writes on after it, and it restarts after the last verified token only
+where the target rejects a draft token (PEARL's post-verify, arXiv 2408.11850). With no draft pending, the
+target's pass over no draft verifies the draft's first token while the draft writes the ones after it
+(pre-verify); a rejected one ends the run. A hint ends where the probability that all of it is right, by the
+draft's own probabilities, falls below a threshold: the stopping rule of SpecDec++ (arXiv 2405.19715) without
+its trained head.
 """
 
 from __future__ import annotations
@@ -18,22 +18,24 @@ from dataclasses import dataclass, field, replace
 from math import log
 
 from reason_spec.control.budget import SpeculationBudget
-from reason_spec.engines.base import Delta, Engine, EngineRequest, Generation
+from reason_spec.engines.base import Engine
+from reason_spec.engines.generation import Delta, EngineRequest, Generation
 from reason_spec.errors import EngineError
 from reason_spec.events import EventKind, Recorder
-from reason_spec.suffix.base import num_shared
-from reason_spec.types import Prefix, Usage
+from reason_spec.strategies.pending_draft import PendingDraft
+from reason_spec.types import Usage
 
 DRAFT_RUN_TOKENS = 4
 """Tokens by which a hint grows."""
-_LEAST_CHANCE = 0.1
+_MIN_PROBABILITY = 0.1
 """The draft model stops where the probability that all its tokens are right falls below this."""
 _RUN_LENGTH = 2
 """Length of a run in multiples of ``max_ahead``."""
+_NEVER = sys.maxsize
 
 
 def can_share_tokens(draft: Engine, target: Engine) -> bool:
-    """Tell whether the draft's tokens can be handed to the target as they are."""
+    """Return whether the target can verify the draft's token ids as they are."""
     return draft.tokenizer.tokenizer_id == target.tokenizer.tokenizer_id
 
 
@@ -47,28 +49,32 @@ class DraftRun:
     work: int | None = None
     usage: Usage | None = None
     """Its work, once it is over."""
-    settled: bool = False
-    """Whether it is known that the target chose its first token too, or another."""
+    verified: bool = False
+    """Whether the target has accepted or rejected its first token."""
 
-    def agrees_with(self, certain: Sequence[int]) -> bool:
-        """Tell whether its first token is the one that the target chose."""
-        return self.tokens[:1] == list(certain[self.start : self.start + 1]) != []
+    def agrees_with(self, verified: Sequence[int]) -> bool:
+        """Return whether the target accepted its first token."""
+        return self.tokens[:1] == list(verified[self.start : self.start + 1]) != []
 
 
 class DraftAhead:
     """Drafts tokens for one generation of the target, until that is over.
 
-    Both models must have one tokenizer. ``request`` says how the draft writes; its prefix is what
-    stands before the target's generation, and its ``delta_tokens`` is how many tokens a hint grows by. With
-    ``first_delta_tokens`` so many come earlier, to be compared with the target's and not handed over alone: a
-    pass over one drafted token would begin too early for the others.
-    No run begins while more than ``max_ahead`` tokens wait to be checked: what the target can take in
-    one pass, so that the next pass has as many.
-    With ``waits`` the draft writes nothing until the target parts from what ``expect`` was told.
-    It writes no further ahead than ``budget`` allows at the time.
-    The cost of a run does not depend on the length of the generation. ``place`` is the row of the timeline.
-    The owner passes on certain tokens with ``confirm`` or lets ``follow`` do it, and closes the object.
-    Where the draft's engine fails, nothing more is handed over, and the target goes on alone.
+    The owner passes on verified tokens by ``confirm``, or lets ``follow`` do it, and closes the object.
+    If the draft's engine fails, the target continues alone. The cost of a run does not depend on the length
+    of the generation.
+
+    Args:
+        draft: has the tokenizer of the target.
+        request: how the draft writes. Its prefix is the text before the target's generation; a hint grows by
+            its ``delta_tokens``. ``first_delta_tokens`` come earlier, to be compared with the target's, and
+            are not offered alone: a pass over one draft token would begin too early for the others.
+        max_ahead: no run begins with more pending tokens than this, the most that the target verifies in one
+            pass.
+        min_probability: bound on the probability that all pending tokens are right.
+        waits: the draft writes nothing until the target rejects a token of what ``expect`` was given.
+        row: the row of the timeline.
+        budget: bounds the pending tokens at any time.
     """
 
     def __init__(
@@ -79,9 +85,9 @@ class DraftAhead:
         recorder: Recorder,
         *,
         max_ahead: int,
-        min_chance: float = _LEAST_CHANCE,
+        min_probability: float = _MIN_PROBABILITY,
         waits: bool = False,
-        place: tuple[int, int] = (0, 0),
+        row: tuple[int, int] = (0, 0),
         budget: SpeculationBudget | None = None,
     ) -> None:
         self._draft = draft
@@ -89,56 +95,44 @@ class DraftAhead:
         self._generation = generation
         self._request = replace(request, max_tokens=_RUN_LENGTH * max_ahead)
         self._max_ahead = max_ahead
-        self._min_logprob = log(min_chance) if min_chance > 0 else float("-inf")
-        self._certain: list[int] = []
-        # Ends with the first ``_num_placed`` certain tokens. Runs go on from it, so that all share its nodes.
-        self._prefix = request.prefix
-        self._num_placed = 0
-        # What is expected agrees with what is certain as far as both go. Its end may be behind, with nothing
-        # ahead, or so many tokens ahead.
-        self._end = 0
-        self._ahead: list[int] = []
-        self._logprobs: list[float] = []
-        self._go_on_at = sys.maxsize if waits else 0
-        self._parted = False
+        min_logprob = log(min_probability) if min_probability > 0 else float("-inf")
+        self._pending = PendingDraft(request.prefix, min_logprob)
+        # The number of verified tokens at which the next run may begin.
+        self._resume_at = _NEVER if waits else 0
+        self._has_diverged = False
         self._changed = asyncio.Event()
         self._running: DraftRun | None = None
-        # Those that are not over, or of which it is not known whether they were of use.
+        # Runs that are not over, or whose first token is not verified.
         self._open_runs: list[DraftRun] = []
         self._kept_work = self._lost_work = Usage()
         self._recorder = recorder
-        self._place = place
+        self._row = row
         self._task = asyncio.get_running_loop().create_task(self._write_ahead())
 
     def confirm(self, tokens: Sequence[int]) -> None:
-        """Take tokens of the target's generation that became certain."""
-        expected = self._ahead[: len(tokens)]
-        self._certain += tokens
-        num_accepted = num_shared(expected, list(tokens))
-        self._budget.record_draft_tokens(num_accepted, rejected=num_accepted < len(expected))
+        """Take new tokens of the target's generation."""
+        num_accepted, is_rejected = self._pending.verify(tokens)
+        self._budget.record_draft_tokens(num_accepted, rejected=is_rejected)
         if self._running is not None and self._num_allowed == 0:
             self._running.generation.cancel()
-        if expected != list(tokens[: len(expected)]):
-            self._part()
-        else:
-            del self._ahead[: len(tokens)], self._logprobs[: len(tokens)]
+        if is_rejected:
+            self._restart()
         self._settle_runs()
         self._changed.set()
 
     def expect(self, tokens: Sequence[int]) -> bool:
-        """Take what the target is to be handed from the start of its generation on, and add nothing to it.
+        """Take a draft of the whole generation, which the target will be offered, and add nothing to it.
 
-        Return False where the target has parted from it: then the draft writes on in its words.
+        Return False where the target has rejected one of its tokens: then the draft continues the verified
+        tokens.
         """
-        if not self._parted:
-            length = min(len(tokens), len(self._certain))
-            if list(tokens[:length]) == self._certain[:length]:
-                self._expect(tokens)
-                self._go_on_at = sys.maxsize
+        if not self._has_diverged:
+            if self._pending.replace(tokens):
+                self._resume_at = _NEVER
             else:
-                self._part()
+                self._restart()
                 self._changed.set()
-        return not self._parted
+        return not self._has_diverged
 
     def set_priority(self, priority: int) -> None:
         """Change the priority of the current run and of later ones."""
@@ -146,15 +140,15 @@ class DraftAhead:
         if self._running is not None:
             self._running.generation.set_priority(priority)
 
-    async def follow(self, tell: Callable[[Sequence[int]], None] | None = None) -> None:
+    async def follow(self, listener: Callable[[Sequence[int]], None] | None = None) -> None:
         """Confirm the tokens of the target's generation, to its end; it has no other reader.
 
-        ``tell`` is called with the same tokens.
+        ``listener`` is called with the same tokens.
         """
         async for delta in self._generation:
             self.confirm(delta.tokens)
-            if tell is not None:
-                tell(delta.tokens)
+            if listener is not None:
+                listener(delta.tokens)
         self.stop()
 
     def stop(self) -> None:
@@ -164,9 +158,9 @@ class DraftAhead:
             run.generation.cancel()
 
     async def close(self) -> None:
-        """Stop, wait until the draft's engine holds nothing of this, and count the work.
+        """Stop, wait until the draft's engine has freed all runs, and count the work.
 
-        A run is of use where the target confirmed its first token.
+        The work of a run is kept if the target accepted its first token.
         """
         self.stop()
         (failure,) = await asyncio.gather(self._task, return_exceptions=True)
@@ -184,54 +178,39 @@ class DraftAhead:
 
     @property
     def _num_allowed(self) -> int:
-        """How many tokens may wait to be checked now."""
+        """How many tokens may be pending now."""
         return min(self._max_ahead, self._budget.num_draft_tokens)
 
     async def _write_ahead(self) -> None:
         while not self._generation.done:
             self._changed.clear()
-            num_ahead = self._end - len(self._certain)
-            allowed = self._num_allowed
-            if len(self._certain) < self._go_on_at or num_ahead > allowed or allowed == 0:
+            pending, allowed = self._pending, self._num_allowed
+            if len(pending.verified) < self._resume_at or pending.num_ahead > allowed or allowed == 0:
                 await self._changed.wait()
             else:
                 await self._write_run()
 
-    def _expect(self, tokens: Sequence[int]) -> None:
-        self._end = len(tokens)
-        self._ahead = list(tokens[len(self._certain) :])
-        self._logprobs = [0.0] * len(self._ahead)
-
-    def _expect_nothing(self) -> None:
-        """Expect the confirmed tokens and nothing after them."""
-        self._end = len(self._certain)
-        self._ahead, self._logprobs = [], []
-
-    def _part(self) -> None:
-        """Restart after the certain tokens."""
-        self._parted = True
-        self._expect_nothing()
-        self._go_on_at = 0
+    def _restart(self) -> None:
+        """Cancel the run and draft again from the last verified token on."""
+        self._has_diverged = True
+        self._pending.clear()
+        self._resume_at = 0
         if self._running is not None:
             self._running.generation.cancel()
             self._running = None
 
     async def _write_run(self) -> None:
-        """Continue after the expected tokens, and hint each piece while the next is written."""
-        if self._end < len(self._certain):
-            self._expect_nothing()
-        prefix = self._certain_prefix()
-        if self._ahead:
-            prefix = prefix.extend(tuple(self._ahead))
+        """Continue the pending tokens, and offer each piece while the next is written."""
+        prefix = self._pending.text()
         if len(prefix) >= self._draft.max_context:
-            self._go_on_at = sys.maxsize
+            self._resume_at = _NEVER
             return
         longest = min(self._request.max_tokens, _RUN_LENGTH * self._num_allowed)
         request = replace(self._request, prefix=prefix, max_tokens=max(1, longest))
-        run = DraftRun(self._end, self._draft.submit(request))
+        run = DraftRun(self._pending.end, self._draft.submit(request))
         self._open_runs.append(run)
         self._running = run
-        run.work = self._recorder.start("draft", *self._place, "ahead")
+        run.work = self._recorder.start("draft", *self._row, "ahead")
         try:
             async for delta in run.generation:
                 run.tokens += delta.tokens
@@ -247,66 +226,49 @@ class DraftAhead:
         run.usage = result.usage
         self._settle_runs()
         if ended and result.finish not in ("length", "cancelled"):
-            # The text or the step is over for the draft; only a parting makes it write again.
-            self._go_on_at = sys.maxsize
-
-    def _certain_prefix(self) -> Prefix:
-        """Return the request's prefix and the confirmed tokens."""
-        if new := tuple(self._certain[self._num_placed :]):
-            self._prefix = self._prefix.extend(new)
-            self._num_placed = len(self._certain)
-        return self._prefix
+            # The text or the step is over for the draft; only a rejection makes it write again.
+            self._resume_at = _NEVER
 
     def _note(self, run: DraftRun, kind: EventKind) -> None:
         text = "" if kind == "confirmed" else self._draft.tokenizer.decode(run.tokens)
-        self._recorder.emit(kind, "draft", *self._place, text=text, num_tokens=len(run.tokens), work=run.work)
+        self._recorder.emit(kind, "draft", *self._row, text=text, num_tokens=len(run.tokens), work=run.work)
 
     def _settle_runs(self) -> None:
-        """Note which runs the target confirmed, and keep of those that are over nothing but their work."""
+        """Note which runs the target confirmed, and drop those that are over, except for their work."""
+        verified = self._pending.verified
         still_open: list[DraftRun] = []
         for run in self._open_runs:
-            reached = run.start < len(self._certain)
-            if reached and run.tokens and not run.settled:
-                run.settled = True
-                if run.agrees_with(self._certain):
+            is_reached = run.start < len(verified)
+            if is_reached and run.tokens and not run.verified:
+                run.verified = True
+                if run.agrees_with(verified):
                     self._note(run, "confirmed")
-            if reached and run.usage is not None:
+            if is_reached and run.usage is not None:
                 self._add_work(run, run.usage)
             else:
                 still_open.append(run)
         self._open_runs = still_open
 
     def _add_work(self, run: DraftRun, usage: Usage) -> None:
-        if run.agrees_with(self._certain):
+        if run.agrees_with(self._pending.verified):
             self._kept_work += usage
         else:
             self._lost_work += usage
 
     def _take(self, run: DraftRun, delta: Delta) -> bool:
-        """Hand over what the draft has written; False where it is to stop.
-
-        It ends where the chance that all of it is right falls below the threshold: what is certain
-        counts no more.
-        """
-        start = len(self._certain)
-        # The target may have gone on past the end of what the draft had written so far.
-        overtaken = self._certain[self._end : self._end + len(delta.tokens)]
-        num_agreed = num_shared(overtaken, list(delta.tokens))
-        self._budget.record_late_draft_tokens(num_agreed, rejected=num_agreed < len(overtaken))
-        if num_agreed < len(overtaken):
-            self._part()
+        """Add new tokens of the draft and offer all pending ones; return False where the run is to end."""
+        pending = self._pending
+        # The target may have passed the end of the draft.
+        num_agreed, is_rejected = pending.catch_up(delta.tokens)
+        self._budget.record_late_draft_tokens(num_agreed, rejected=is_rejected)
+        if is_rejected:
+            self._restart()
             return False
         for token, logprob in zip(delta.tokens, delta.logprobs, strict=True):
-            # One token costs the target next to nothing to check.
-            likely = sum(self._logprobs) + logprob >= self._min_logprob
-            if not likely and self._ahead:
-                self._go_on_at = self._end
+            if not pending.append(token, logprob):
+                self._resume_at = pending.end
                 run.generation.cancel()
                 break
-            self._end += 1
-            if self._end > start:
-                self._ahead.append(token)
-                self._logprobs.append(logprob)
         if len(run.tokens) > (self._request.first_delta_tokens or 0) or run.generation.done:
-            self._generation.offer_hint(tuple(self._ahead), start=start)
-        return len(self._certain) >= self._go_on_at
+            self._generation.offer_hint(tuple(pending.tokens), start=len(pending.verified))
+        return len(pending.verified) >= self._resume_at

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 from reason_spec.engines.base import Engine
 from reason_spec.events import EarlyExit, Recorder
 from reason_spec.exit.policy import SHIPPED, ExitMonitor, ExitPolicy, load_policy
-from reason_spec.exit.probes import Place, ProbeLimits, Prober
+from reason_spec.exit.probes import Position, ProbeLimits, Prober
 from reason_spec.exit.reading import states_as_answer
 from reason_spec.exit.rules import (
     DYNASOR_TEMPERATURE,
@@ -73,7 +73,7 @@ class ExitWatch:
         num_tokens = sum(len(one.tokens) for one in self._unread)
         is_whole = len(self._unread) == 1
         self._unread = []
-        found = await self._rule.read(ReadStep(text, num_tokens, _place(self._began), _place(after)))
+        found = await self._rule.read(ReadStep(text, num_tokens, _position(self._began), _position(after)))
         if found is None or not (found.keeps_step or is_whole):
             return "go_on"
         num_steps = before.num_steps_before + found.keeps_step
@@ -88,8 +88,8 @@ class ExitWatch:
         await self._rule.close()
 
 
-def _place(request: SolveRequest) -> Place:
-    return Place(request.target_prompt, request.draft_prompt, request.num_steps_before)
+def _position(request: SolveRequest) -> Position:
+    return Position(request.target_prompt, request.draft_prompt, request.num_steps_before)
 
 
 def _rule_of(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from reason_spec.engines.base import Engine
 from reason_spec.errors import unknown_name
 from reason_spec.routers.base import Router
-from reason_spec.settings import StrategySettings, current_strategy_name
+from reason_spec.settings import StrategySettings
 from reason_spec.strategies.arbitrage import Arbitrage
 from reason_spec.strategies.autoregressive import (
     Autoregressive,
@@ -50,12 +50,11 @@ def strategy_names() -> list[str]:
 
 
 def strategy_class(name: str) -> type[Strategy]:
-    """Return the strategy of that name; old names are taken too.
+    """Return the strategy of that name.
 
     Raises:
         SettingsError: there is none.
     """
-    name = current_strategy_name(name)
     if name not in _STRATEGIES:
         raise unknown_name("strategy", name, _STRATEGIES)
     return _STRATEGIES[name]

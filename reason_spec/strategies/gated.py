@@ -19,7 +19,7 @@ class GatedStrategy(Strategy):
     """A strategy that writes step by step only while steps ahead are allowed.
 
     A request for each step costs a pass of its own, which a full engine has no time for. An answer whose text
-    streams before its steps are final, or is learnt, does not leave its one request: the step that would take
+    is streamed or learned before its steps are final does not leave its one request: the step that would take
     the place of a begun one could have other words.
     """
 

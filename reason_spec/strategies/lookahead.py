@@ -31,7 +31,7 @@ class LookaheadLoop(StepLoop):
     as it is there. In the paper the draft writes one step beyond the last that the target works on; here the
     target works one step beyond the draft's last, so that ``depth`` drafts serve ``depth`` + 1 target steps.
     Several drafts of a step (``width``) make it a tree. Added to the paper: drafted steps are hints for the
-    target's tokens (`TargetHints`), and a position that was decided ahead of its turn goes on from there.
+    target's tokens (`TargetHints`), and a position that was decided ahead of its turn continues from there.
     """
 
     _streams_drafts: ClassVar[bool] = True

@@ -1,7 +1,7 @@
 """Speculative Chain-of-Thought (arXiv 2504.19095): the target picks one of several whole drafts, or none.
 
 In the paper a draft model trained to think like the target samples five chains of thought, and the target,
-trained to pick, reads all and names the best, or says that all are wrong. Behind the best chain the target
+trained to pick, reads all and names the best, or says that all are wrong. After the best chain the target
 writes the answer; where all are wrong it thinks itself.
 
 Here no model is trained to pick: a verifier that judges alone reads each draft. Judged step by step while it
@@ -19,7 +19,7 @@ from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from typing import ClassVar, Final, NamedTuple
 
-from reason_spec.engines.base import EngineRequest
+from reason_spec.engines.generation import EngineRequest
 from reason_spec.errors import EngineError
 from reason_spec.events import Recorder
 from reason_spec.strategies.answer_work import AnswerWork, TimelineRow, TrackedGeneration
@@ -158,15 +158,15 @@ class _WholeDrafts:
             num_draft_tokens=self._settings.num_draft_tokens,
             delta_tokens=DRAFT_RUN_TOKENS,
         )
-        place = TimelineRow(self._request.num_steps_before, index)
-        return _WholeDraft(self._answer.submit("draft", place, request, "answer"), self._request)
+        row = TimelineRow(self._request.num_steps_before, index)
+        return _WholeDraft(self._answer.submit("draft", row, request, "answer"), self._request)
 
     async def _write_and_judge(self, draft: _WholeDraft) -> None:
         try:
             answer = await self._write(draft)
         except EngineError as error:
             self._recorder.lose_draft(error)
-            self._recorder.emit("cancelled", "draft", *draft.work.place, work=draft.work.number)
+            self._recorder.emit("cancelled", "draft", *draft.work.row, work=draft.work.number)
             draft.lose("the draft's engine failed")
             return
         if self._settings.judge_whole and not draft.is_lost:
@@ -221,8 +221,8 @@ class _WholeDrafts:
 
     def _in_target_tokens(self, draft: _WholeDraft, drafted: Step) -> Step:
         step = step_for(drafted, self._answer.target)
-        place = TimelineRow(self._request.num_steps_before + len(draft.steps), draft.work.place.branch)
-        self._answer.note_written("draft", place, draft.work.number, step.text, len(step.tokens))
+        row = TimelineRow(self._request.num_steps_before + len(draft.steps), draft.work.row.branch)
+        self._answer.note_written("draft", row, draft.work.number, step.text, len(step.tokens))
         return step
 
     async def _judge(self, before: SolveRequest, step: Step, written_by: int) -> Verdict:
@@ -230,13 +230,13 @@ class _WholeDrafts:
         key = before.text_before, step.tokens
         if (shared := self._verdicts.get(key)) is not None:
             return replace(await shared, cost_seconds=0.0, cost_tokens=0, work=Usage())
-        place = TimelineRow(before.num_steps_before, 0)
-        number = self._recorder.start("verifier", *place, "verdict", about=written_by)
+        row = TimelineRow(before.num_steps_before, 0)
+        number = self._recorder.start("verifier", *row, "verdict", about=written_by)
         self._verdicts[key] = self._answer.spawn(self._verifier.verify(before.context, step))
         verdict = await self._verdicts[key]
         self._recorder.add_work("target", verdict.work, kept=True)
         self._recorder.emit(
-            "checked", "verifier", *place, text=step.text, verdict=verdict, work=number, about=written_by
+            "checked", "verifier", *row, text=step.text, verdict=verdict, work=number, about=written_by
         )
         return verdict
 
@@ -247,7 +247,7 @@ class _WholeDrafts:
             reason = f"another draft is better: {draft.verdict.reason}"
             draft.verdict = replace(draft.verdict, decision="reject", reason=reason)
         text = "".join(step.text for step in draft.steps)
-        place = TimelineRow(self._request.num_steps_before, 0)
+        row = TimelineRow(self._request.num_steps_before, 0)
         self._recorder.emit(
-            "verified", "verifier", *place, text=text, verdict=draft.verdict, about=draft.work.number
+            "verified", "verifier", *row, text=text, verdict=draft.verdict, about=draft.work.number
         )

@@ -58,7 +58,8 @@ class SpecReasonLoop(StepLoop):
         if self._reads_prompt and branch is self._tree.root and branch.previous is None:
             self._answer.spawn(self._read_prompt())
         # Draft and judge: take the first accepted draft.
-        if await self._is_drafted(branch) and await self._draft_and_judge(branch):
+        is_drafted = branch.step_index >= self._first_by_target and await self._tree.may_draft(branch)
+        if is_drafted and await self._draft_and_judge(branch):
             self._tree.decide(branch)
             return
         # Target: it writes the step, which may turn out to be the one that was left undecided.
@@ -68,9 +69,6 @@ class SpecReasonLoop(StepLoop):
         drafts = branch.drafts_in(DraftState.UNDECIDED)
         await asyncio.gather(*(self._verify(branch, draft, own) for draft in drafts))
         self._tree.decide(branch)
-
-    async def _is_drafted(self, branch: Branch) -> bool:
-        return branch.step_index >= self._first_by_target and await self._tree.may_draft(branch)
 
     async def _draft_and_judge(self, branch: Branch) -> bool:
         """Try ``width`` drafts in parallel; False if none is accepted."""
@@ -136,7 +134,7 @@ class SpecReasonLoop(StepLoop):
         room = min(self._answer.settings.step_max_tokens, branch.request.max_tokens) - len(step_prefix)
         return None if room < 1 or self._requests.ends_step(request, corrected) else step_prefix
 
-    def _is_certain(self, branch: Branch) -> bool:
+    def _is_settled(self, branch: Branch) -> bool:
         return self._options.is_exact or not branch.drafts_in(DraftState.UNDECIDED)
 
     async def _read_prompt(self) -> None:

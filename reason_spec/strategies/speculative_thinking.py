@@ -51,7 +51,8 @@ class SpeculativeThinking(RoutedStrategy):
                     yield step
                     left = left.after((step,), self.target, self.draft)
                     num_turns += cues.turns_back(step)
-                    if self._is_due(num_turns, step) and (reminder := self._reminder(left)) is not None:
+                    is_due = 0 < self.settings.cues.remind_after <= num_turns and step.finish == "boundary"
+                    if is_due and (reminder := self._reminder(left)) is not None:
                         break
                 else:
                     return
@@ -69,9 +70,6 @@ class SpeculativeThinking(RoutedStrategy):
             LoopOptions(takeover_tokens=settings.cues.takeover_tokens),
             first_by_target=first_by_target,
         )
-
-    def _is_due(self, num_turns: int, step: Step) -> bool:
-        return 0 < self.settings.cues.remind_after <= num_turns and step.finish == "boundary"
 
     def _reminder(self, left: SolveRequest) -> Step | None:
         """Return the sentence to insert; None without room for a token after it, or if it holds a stop."""
@@ -116,7 +114,7 @@ class Cues:
         return StepRoute("target", 1.0, ", ".join(f"{kind}: {cue!r}" for kind, cue in found.items()))
 
     def turns_back(self, step: Step) -> bool:
-        """Tell whether a step was taken over from the draft and still turns back or checks."""
+        """Return whether a step was taken over from the draft and still turns back or checks."""
         taken_over = step.origin == "target" and step.verdict and step.verdict.decision == "reject"
         return bool(taken_over) and not {"reflection", "verification"}.isdisjoint(self.found(step))
 

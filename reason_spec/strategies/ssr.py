@@ -22,7 +22,6 @@ from typing import ClassVar, Final
 
 from reason_spec.events import Event, Recorder
 from reason_spec.segment import StopScanner
-from reason_spec.settings import StrategySettings
 from reason_spec.strategies.answer_work import AnswerWork
 from reason_spec.strategies.autoregressive import whole_answer
 from reason_spec.strategies.base import RoutedStrategy, SolveRequest, check_judges_alone
@@ -57,25 +56,22 @@ class Ssr(RoutedStrategy):
             for step in await self._first_to_end(openings, request, recorder):
                 yield step
             return
-        async with aclosing(self._by_target(request, recorder)) as steps:
+        whole = whole_answer(self.settings, self.target, self.draft)
+        async with aclosing(whole._write_steps(request, recorder)) as steps:
             async for step in steps:
                 yield step
 
-    def _by_target(self, request: SolveRequest, recorder: Recorder) -> AsyncGenerator[Step]:
-        whole = whole_answer(self.settings, self.target, self.draft)
-        return whole._write_steps(request, recorder)
-
     async def _pick_directions(self, request: SolveRequest, recorder: Recorder) -> list[Step]:
-        """Return the openings that are likeliest to the target, the best first."""
+        """Return the openings that are most likely to the target, the best first."""
         openings = [step for text in self.settings.directions if (step := self._opening(text, request))]
         scores = await asyncio.gather(
             *(self.target.score(request.target_prompt, step.tokens) for step in openings)
         )
         for score in scores:
             recorder.add_work("target", score.usage, kept=True)
-        order = sorted(range(len(openings)), key=lambda place: -fmean(scores[place].logprobs))
+        order = sorted(range(len(openings)), key=lambda index: -fmean(scores[index].logprobs))
         width = self.settings.width if self.settings.width > 1 else _NUM_PATHS
-        return [openings[place] for place in order[:width]]
+        return [openings[index] for index in order[:width]]
 
     def _opening(self, direction: str, request: SolveRequest) -> Step | None:
         """Return a direction as a step; None if it holds a stop or leaves no room for an answer."""
@@ -91,7 +87,7 @@ class Ssr(RoutedStrategy):
     async def _first_to_end(
         self, openings: list[Step], request: SolveRequest, recorder: Recorder
     ) -> tuple[Step, ...]:
-        paths = [_Path(place, len(openings), [step], recorder) for place, step in enumerate(openings)]
+        paths = [_Path(index, len(openings), [step], recorder) for index, step in enumerate(openings)]
         tasks = {asyncio.ensure_future(self._follow(path, request)): path for path in paths}
         winner: _Path | None = None
         running = set(tasks)
@@ -100,7 +96,7 @@ class Ssr(RoutedStrategy):
                 done, running = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
                 for task in done:
                     task.result()
-                ended = sorted((tasks[task] for task in done), key=lambda path: path.place)
+                ended = sorted((tasks[task] for task in done), key=lambda path: path.index)
                 winner = next((path for path in ended if path.steps[-1].ends_text), None)
         finally:
             for task in running:
@@ -114,8 +110,10 @@ class Ssr(RoutedStrategy):
 
     async def _follow(self, path: _Path, request: SolveRequest) -> None:
         left = request.after(path.steps, self.target, self.draft)
+        # In a direction each step has one draft; ``width`` counts the directions.
+        settings = self.settings.model_copy(update={"width": 1})
         loop = SpecReasonLoop(
-            AnswerWork(self.target, self.draft, self._settings_of_path, left, path.recorder),
+            AnswerWork(self.target, self.draft, settings, left, path.recorder),
             self.verifier.verify,
             LoopOptions(proposes_known_steps=False),
         )
@@ -123,17 +121,12 @@ class Ssr(RoutedStrategy):
             async for step in steps:
                 path.steps.append(step)
 
-    @property
-    def _settings_of_path(self) -> StrategySettings:
-        """In a direction each step has one draft; ``width`` counts the directions."""
-        return self.settings.model_copy(update={"width": 1})
-
 
 @dataclass(eq=False, slots=True)
 class _Path:
     """The answer in one direction, with a recorder of its own."""
 
-    place: int
+    index: int
     num_paths: int
     steps: list[Step]
     whole: Recorder
@@ -146,11 +139,11 @@ class _Path:
         """Hand an event to the recorder of the answer; rows and works of several paths must not be equal."""
 
         def apart(number: int | None) -> int | None:
-            return None if number is None else number * self.num_paths + self.place
+            return None if number is None else number * self.num_paths + self.index
 
         event = replace(
             event,
-            branch=event.branch * self.num_paths + self.place,
+            branch=event.branch * self.num_paths + self.index,
             work=apart(event.work),
             about=apart(event.about),
         )

@@ -8,15 +8,15 @@ from collections.abc import AsyncGenerator, Awaitable, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from reason_spec.engines.base import EngineRequest
+from reason_spec.engines.generation import EngineRequest
 from reason_spec.errors import EngineError
 from reason_spec.strategies.answer_work import AnswerWork
 from reason_spec.strategies.branch import Branch, BranchState, Draft, DraftState
-from reason_spec.strategies.certain_text import CertainText
 from reason_spec.strategies.draft_ahead import can_share_tokens
 from reason_spec.strategies.step_requests import StepRequests, sampling_of_sibling
 from reason_spec.strategies.step_tree import StepTree
 from reason_spec.strategies.target_hints import TargetHints, TokenListener
+from reason_spec.strategies.text_stream import TextStream
 from reason_spec.types import Sampling, Step, Verdict
 
 
@@ -38,7 +38,7 @@ class StepLoop(ABC):
     """Writes one answer step by step. Each open position runs `_write_position` as a task of its own."""
 
     _streams_drafts: ClassVar[bool] = False
-    """Whether the target, writing the same step, is handed parts of it."""
+    """Whether the target gets the tokens of a draft as hints before the draft is complete."""
 
     def __init__(self, answer: AnswerWork, options: LoopOptions) -> None:
         settings, target = answer.settings, answer.target
@@ -84,8 +84,8 @@ class StepLoop(ABC):
     def _begin_drafts(self, branch: Branch) -> list[Draft]:
         """Begin ``width`` drafts of a step; where the suffix cache proposes one it is the only draft."""
         if (known := self._known_step(branch)) is not None:
-            number = self._recorder.start("cache", *branch.place, "step")
-            self._answer.note_written("cache", branch.place, number, known.text, len(known.tokens))
+            number = self._recorder.start("cache", *branch.row, "step")
+            self._answer.note_written("cache", branch.row, number, known.text, len(known.tokens))
             branch.drafts.append(Draft(number, step=known))
         else:
             for index in range(self._answer.settings.width):
@@ -136,7 +136,7 @@ class StepLoop(ABC):
             step = await self._answer.finished(draft.work)
         except EngineError as error:
             self._recorder.lose_draft(error)
-            self._recorder.emit("cancelled", "draft", *branch.place, work=draft.number)
+            self._recorder.emit("cancelled", "draft", *branch.row, work=draft.number)
             return None
         return step and self._requests.for_target(step, draft.step_prefix)
 
@@ -160,21 +160,21 @@ class StepLoop(ABC):
         return branch.target_step
 
     def _listener(self, branch: Branch, request: EngineRequest) -> TokenListener | None:
-        """Return a listener that passes on the target's text as it is written, if that text is certain."""
+        """Return a listener that streams the target's text while no draft can take its place."""
         on_text, start = self._recorder.on_text, branch.request.chars_before
         if on_text is None:
             return None
-        certain = CertainText(on_text, self._answer.target.tokenizer, request, start)
+        stream = TextStream(on_text, self._answer.target.tokenizer, request, start)
 
-        def tell(tokens: Sequence[int]) -> None:
-            certain.feed(tokens)
-            if branch is self._tree.root and self._is_certain(branch):
-                certain.tell()
+        def listen(tokens: Sequence[int]) -> None:
+            stream.feed(tokens)
+            if branch is self._tree.root and self._is_settled(branch):
+                stream.flush()
 
-        return tell
+        return listen
 
-    def _is_certain(self, branch: Branch) -> bool:
-        """Whether no draft can take the place of what the target is writing at the root."""
+    def _is_settled(self, branch: Branch) -> bool:
+        """Whether no draft can replace what the target is writing at the root."""
         return self._options.is_exact
 
     # --- Verify ------------------------------------------------------------------------------------
@@ -184,11 +184,11 @@ class StepLoop(ABC):
     ) -> None:
         """Wait for a verdict on a draft and record it; ``unknown`` is the draft's state without a result."""
         assert draft.step is not None
-        number = self._recorder.start("verifier", *branch.place, "verdict", about=draft.number)
+        number = self._recorder.start("verifier", *branch.row, "verdict", about=draft.number)
         try:
             verdict = await judging
         except asyncio.CancelledError:
-            self._recorder.emit("cancelled", "verifier", *branch.place, work=number)
+            self._recorder.emit("cancelled", "verifier", *branch.row, work=number)
             raise
         self._recorder.add_work("target", verdict.work, kept=True)
         draft.verdict = verdict if draft.verdict is None else verdict.with_costs_of(draft.verdict)
@@ -200,7 +200,7 @@ class StepLoop(ABC):
         self._recorder.emit(
             "checked" if is_open else "verified",
             "verifier",
-            *branch.place,
+            *branch.row,
             text=draft.step.text,
             verdict=draft.verdict,
             origin=draft.step.origin,

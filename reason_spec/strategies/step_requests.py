@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Final
 
-from reason_spec.engines.base import Engine, EngineRequest, TokenDrafterName
+from reason_spec.engines.base import Engine
+from reason_spec.engines.generation import EngineRequest, TokenDrafterName
 from reason_spec.segment import StopScanner
 from reason_spec.settings import StrategySettings
 from reason_spec.strategies.answer_work import ModelLane
@@ -19,7 +20,7 @@ _SIBLING_TEMPERATURE: Final = 0.8
 
 
 def sampling_of_sibling(sampling: Sampling, index: int) -> Sampling:
-    """Return the sampling of draft ``index`` of one place; the first has the request's own."""
+    """Return the sampling of draft ``index`` of one position; the first has the request's own."""
     if index == 0:
         return sampling
     noise = replace(sampling.noise, sample=sampling.noise.sample + (index << 32))
@@ -30,7 +31,7 @@ def sampling_of_sibling(sampling: Sampling, index: int) -> Sampling:
 class StepRequests:
     """Makes the requests for the positions of one answer.
 
-    ``redrafts``: the draft model writes a step again where the target parts from it.
+    ``redrafts``: the draft model writes the rest of a step again after a rejected token.
     ``takeover_tokens`` bounds what the target writes after a drafted step; None: a whole step.
     """
 
@@ -75,7 +76,7 @@ class StepRequests:
     def _token_drafter(self, lane: ModelLane) -> TokenDrafterName:
         if lane == "draft":
             return "none"
-        # Where the draft model hands over what it expects, guesses from the text only cost room.
+        # Beside hints of the draft model, drafts by prompt lookup only use up the pass.
         return "none" if self.redrafts else self.settings.token_drafter
 
     def ends_step(self, request: EngineRequest, token: int) -> bool:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from reason_spec.engines.base import Engine, GenerationResult
+from reason_spec.engines.base import Engine
+from reason_spec.engines.generation import GenerationResult
 from reason_spec.segment import NOTHING_OPEN, Boundary, BoundaryScanner, OpenBlocks
 from reason_spec.types import Origin, Step
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from typing import Any, Final, TypeAlias
 
-from reason_spec.engines.base import EngineRequest
+from reason_spec.engines.generation import EngineRequest
 from reason_spec.events import Purpose
 from reason_spec.strategies.answer_work import AnswerWork, ModelLane, TimelineRow, TrackedGeneration
 from reason_spec.strategies.base import SolveRequest
@@ -101,7 +101,7 @@ class StepTree:
             self._answer.recorder.num_held_back += 1
 
     def decide(self, branch: Branch) -> None:
-        """Take the accepted draft, else the target's step; cancel the other drafts and what trusts them."""
+        """Take the accepted draft, else the target's step; cancel the other drafts and what assumes them."""
         branch.chosen = next(iter(branch.drafts_in(DraftState.ACCEPTED)), None)
         for draft in branch.drafts:
             if draft is not branch.chosen:
@@ -139,7 +139,7 @@ class StepTree:
     def submit(
         self, lane: ModelLane, branch: Branch, request: EngineRequest, purpose: Purpose = "step"
     ) -> TrackedGeneration:
-        work = self._answer.submit(lane, branch.place, request, purpose)
+        work = self._answer.submit(lane, branch.row, request, purpose)
         branch.works.append(work)
         return work
 
@@ -173,7 +173,7 @@ class StepTree:
     def _open_next(self, branch: Branch) -> None:
         """Open the position after a decided one, ahead of its turn where the depth allows it.
 
-        The root's successor is opened by `advance`, when the suffix cache has learnt the root's step.
+        The root's successor is opened by `advance`, when the suffix cache has learned the root's step.
         """
         if branch is self._root or branch.state is not BranchState.DECIDED or branch.successor is not None:
             return

@@ -8,8 +8,9 @@ from dataclasses import dataclass, field
 from itertools import count
 
 from reason_spec.control.answer_model import NOTHING_CACHED, CacheForecast
-from reason_spec.engines.base import TIMES_IF_LIKELY, Engine, EngineRequest, Tokenizer
+from reason_spec.engines.base import Engine, Tokenizer
 from reason_spec.engines.chat_template import Message
+from reason_spec.engines.generation import TIMES_IF_LIKELY, EngineRequest
 from reason_spec.engines.output import RequestOutput
 from reason_spec.engines.text_updates import (
     BeginText,
@@ -96,16 +97,16 @@ class SuffixCacheSession:
         session = self._conversation.session
         with self._owner.guarded(self._tenant):
             if self.proposes_steps:
-                # A cache learns from what becomes of its last proposal, and that was for a place further on.
+                # A cache learns from the outcome of its last proposal, which was for a later position.
                 session.propose_tokens(len(tokens))
             session.extend(tokens)
         self._conversation.tokens += tokens
-        self._owner.tell(ExtendText(self._conversation.number, tokens))
+        self._owner.update_text(ExtendText(self._conversation.number, tokens))
 
     def next_step(self, request: EngineRequest) -> Step | None:
         """Return the step that the target is likely to write for a request, None where none is known.
 
-        The request's prefix goes on from the final steps; it may hold steps that are only assumed.
+        The request's prefix continues from the final steps; it may hold steps that are only assumed.
         """
         if not self.proposes_steps:
             return None
@@ -171,10 +172,10 @@ class _Guard:
 
 
 class SuffixCacheSessions:
-    """The suffix caches of one target, and the conversations that go on in them.
+    """The suffix caches of one target, and the conversations that continue in them.
 
     Args:
-        target: is told of all texts too, where it drafts tokens from earlier ones.
+        target: follows all texts too, where it drafts tokens from earlier ones.
         draft: likewise, where it shares the target's vocabulary.
     """
 
@@ -191,13 +192,13 @@ class SuffixCacheSessions:
         self._failed: set[str] = set()
         self._caches = caches
         self._target = target
-        self._num_learnt = 0
+        self._num_learned = 0
         self._num_kept = 0
         self._numbers = count()
         self._idle: list[_Conversation] = []
 
     def has_failed(self, tenant: str) -> bool:
-        """Tell whether a tenant's cache is left out."""
+        """Return whether a tenant's cache is left out."""
         return tenant in self._failed
 
     def guarded(self, tenant: str) -> _Guard:
@@ -219,7 +220,7 @@ class SuffixCacheSessions:
 
         Args:
             of_draft: the prompt as the draft model reads it; None: as the target does.
-            name: the client's session; only conversations of the same one go on.
+            name: the client's session; only conversations of the same one continue.
         """
         tenant = tenant or self.settings.tenant
         if self.has_failed(tenant):
@@ -238,22 +239,22 @@ class SuffixCacheSessions:
         return None
 
     def forget(self, scope: str) -> None:
-        """Let a scope begin anew; no answer may be under way in it."""
+        """Reset a scope; no answer may be running in it."""
         for conversation in [idle for idle in self._idle if idle.scope == scope]:
             self._idle.remove(conversation)
             self._end(conversation)
         self._caches.forget(scope)
-        self.tell(ForgetTexts(scope))
+        self.update_text(ForgetTexts(scope))
 
-    def tell(self, news: TextUpdate) -> None:
-        """Tell the engines that follow the texts."""
+    def update_text(self, update: TextUpdate) -> None:
+        """Pass an update on to the engines that draft from the texts."""
         if self.drafts_tokens:
-            self._target.update_text(news)
+            self._target.update_text(update)
         if self._draft is not None and self.drafts_for_draft:
-            self._draft.update_text(news)
+            self._draft.update_text(update)
 
     def take_back(self, conversation: _Conversation) -> None:
-        self._num_learnt += 1
+        self._num_learned += 1
         self._idle.append(conversation)
         alike = [idle for idle in self._idle if bool(idle.name) == bool(conversation.name)]
         if len(alike) > (_NUM_KEPT_NAMED if conversation.name else _NUM_KEPT):
@@ -261,7 +262,7 @@ class SuffixCacheSessions:
             self._end(alike[0])
 
     def end_named(self, tenant: str, name: str) -> None:
-        """End the idle conversations of a client's session; the cache keeps what they taught."""
+        """End the idle conversations of a client's session; the cache keeps what it learned from them."""
         for conversation in [idle for idle in self._idle if (idle.tenant, idle.name) == (tenant, name)]:
             self._idle.remove(conversation)
             self._end(conversation)
@@ -274,24 +275,24 @@ class SuffixCacheSessions:
                     self._caches.open_session("", tenant).close()
 
     def save(self) -> None:
-        """Keep what was learnt since the last time, where the settings name a place.
+        """Save what was learned since the last time, if the settings name a folder.
 
-        May be called in another thread while answers are written. Where that place fails the cache works on.
+        May be called in another thread while answers are written. If saving fails the cache works on.
         """
-        num_learnt = self._num_learnt
-        if num_learnt == self._num_kept:
+        num_learned = self._num_learned
+        if num_learned == self._num_kept:
             return
         try:
             self._caches.save()
         except Exception as error:
             kind = "" if isinstance(error, DataError) else f"{type(error).__name__}: "
-            logger.warning("what the suffix cache learnt is not kept: %s%s", kind, error)
+            logger.warning("what the suffix cache learned is not kept: %s%s", kind, error)
         else:
-            self._num_kept = num_learnt
+            self._num_kept = num_learned
 
     def _take_up(self, tokens: Sequence[int], tenant: str, scope: str, name: str) -> _Conversation:
-        place = (tenant, scope, name)
-        own = [idle for idle in self._idle if (idle.tenant, idle.scope, idle.name) == place]
+        key = (tenant, scope, name)
+        own = [idle for idle in self._idle if (idle.tenant, idle.scope, idle.name) == key]
         shared = {id(idle): num_shared(idle.tokens, tokens) for idle in own}
         best = max(own, key=lambda idle: shared[id(idle)], default=None)
         if best is None or shared[id(best)] < _SAME * len(best.tokens):
@@ -303,7 +304,7 @@ class SuffixCacheSessions:
     def _end(self, conversation: _Conversation) -> None:
         with self.guarded(conversation.tenant):
             conversation.session.close()
-        self.tell(CloseText(conversation.number))
+        self.update_text(CloseText(conversation.number))
 
 
 def segments_of(messages: Sequence[Message], prompt: Sequence[int], tokenizer: Tokenizer) -> Segments:
@@ -329,7 +330,7 @@ def segments_of(messages: Sequence[Message], prompt: Sequence[int], tokenizer: T
 
 def _find(part: Sequence[int], whole: Sequence[int], start: int) -> int | None:
     part = tuple(part)
-    for place in range(start, len(whole) - len(part) + 1):
-        if whole[place] == part[0] and tuple(whole[place : place + len(part)]) == part:
-            return place
+    for index in range(start, len(whole) - len(part) + 1):
+        if whole[index] == part[0] and tuple(whole[index : index + len(part)]) == part:
+            return index
     return None

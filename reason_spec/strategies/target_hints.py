@@ -1,7 +1,7 @@
-"""Hands the target's generation at one position the drafted step, and redrafts where the two part.
+"""Offers the drafted step to the target's generation as hints, and redrafts after a rejected token.
 
 Added to the papers: a step that both models write alike then costs the target one or two passes. Where the
-target's tokens depart from the drafted step, the draft model writes the rest of it again after them.
+target rejects a token of the drafted step, the draft model writes the rest of it again.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine, Sequence
 from typing import TypeAlias
 
-from reason_spec.engines.base import EngineRequest
+from reason_spec.engines.generation import EngineRequest
 from reason_spec.strategies.answer_work import AnswerWork, TrackedGeneration
 from reason_spec.strategies.draft_ahead import DraftAhead
 
@@ -36,36 +36,36 @@ class TargetHints:
                 answer.recorder,
                 max_ahead=answer.settings.num_draft_tokens,
                 waits=True,
-                place=target.place,
+                row=target.row,
                 budget=answer.request.budget,
             )
             answer.drafters.append(self._ahead)
 
     def offer(self, drafted: tuple[int, ...]) -> None:
-        """Hand over the first draft's tokens so far, unless the target has parted from them."""
+        """Offer the first draft's tokens so far, unless the target has rejected one of them."""
         if self._is_used and (self._ahead is None or self._ahead.expect(drafted)):
             self._target.generation.offer_hint(drafted)
 
     def offer_step(self, index: int, drafted: tuple[int, ...], number: int) -> None:
-        """Hand over a whole draft; a sibling may be right where the first one (``index`` 0) is not.
+        """Offer a whole draft; a sibling may be right where the first one (``index`` 0) is not.
 
         ``number`` is the draft's in the timeline.
         """
         if index == 0:
             self.offer(drafted)
-            self._recorder.emit("hinted", "target", *self._target.place, about=number)
+            self._recorder.emit("hinted", "target", *self._target.row, about=number)
         elif self._is_used:
             self._target.generation.offer_hint(drafted, index=index)
 
-    def follow(self, tell: TokenListener | None) -> Coroutine[None, None, None] | None:
-        """Return what reads the target's tokens, for redrafting and for ``tell``; None: nothing has to."""
+    def follow(self, listener: TokenListener | None) -> Coroutine[None, None, None] | None:
+        """Return what reads the target's tokens, for redrafting and the listener; None if nothing has to."""
         if self._ahead is not None:
-            return self._ahead.follow(tell)
-        return None if tell is None else self._read(tell)
+            return self._ahead.follow(listener)
+        return None if listener is None else self._read(listener)
 
-    async def _read(self, tell: TokenListener) -> None:
+    async def _read(self, listener: TokenListener) -> None:
         async for delta in self._target.generation:
-            tell(delta.tokens)
+            listener(delta.tokens)
 
     def set_priority(self, priority: int) -> None:
         if self._ahead is not None:

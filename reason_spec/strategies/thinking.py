@@ -30,7 +30,7 @@ CLOSING: Final = f"\n{CLOSER}\n\n"
 
 
 MonitorDecision: TypeAlias = Literal["go_on", "end_before", "end_after"]
-"""Whether the thinking goes on, or ends before or after the step that was read."""
+"""Whether the thinking continues, or ends before or after the step that was read."""
 
 
 class ThinkingMonitor(Protocol):
@@ -202,7 +202,7 @@ class LimitedThinking:
         return [*taken, *map(self._take, self._cut((last,))), *self._closing_steps()]
 
     def _own_closing(self, last: Step) -> list[Step]:
-        """Return the step that the model ended with its closing tag, with the tag where the text goes on."""
+        """Return the step that the model ended with its closing tag, and the tag if the text continues."""
         closer, heading = self._limit.closer, self._limit.heading
         last = with_stop(last, closer, self._tokenizer)
         if self._limit.stands_alone:

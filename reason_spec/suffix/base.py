@@ -70,7 +70,7 @@ class Session(Protocol):
         """Start the next turn with its whole prompt.
 
         Keeps the common prefix with the text so far. After it, long runs of tokens that the cache already
-        holds are skipped; the rest is learnt.
+        holds are skipped; the rest is learned.
         """
 
     def extend(self, tokens: Sequence[int], source: Source = "output") -> None:

@@ -35,7 +35,7 @@ from reason_spec.suffix.index_kernels import (
 from reason_spec.suffix.native import compiled, inlined
 
 NUM_FEATURES: Final = 17
-NUM_LEARNT: Final = 2
+NUM_LEARNED: Final = 2
 """Number of leading features (constant, match length) whose weights `settle` updates."""
 PER_ORDER: Final = 8
 """Maximum number of candidates of each order."""
@@ -52,7 +52,7 @@ NEARBY: Final = 8
 MIN_COPIED: Final = 6
 """Minimum match length, in tokens, at which the text counts as a copy of an earlier one."""
 COPIED_FOR: Final = 64
-"""Number of tokens after which the copy is no longer expected to go on."""
+"""Number of tokens after which the copy is no longer expected to continue."""
 UNEXPECTED: Final = -(2**31)
 """No place is expected."""
 TRAIL_SIZE: Final = 4
@@ -112,7 +112,7 @@ def _compare_linked(log: Ints, place: int, text: Ints, length: int) -> tuple[int
 
 @inlined
 def _expected(trail: Longs, length: int) -> int:
-    """Return the next place if the text goes on as the copy in ``trail``, else UNEXPECTED. O(1)."""
+    """Return the next place if the text continues as the copy in ``trail``, else UNEXPECTED. O(1)."""
     for entry in range(0, TRAIL_SIZE, 2):
         copied_at = trail[entry + 1]
         # Skips the entry of this very length, so that a repeated call returns the same.
@@ -254,16 +254,16 @@ def _describe(
 
 
 @inlined
-def _estimate(values: Floats, model: Floats, lean: Floats, born: int, count: int, parent: int) -> None:
+def _estimate(values: Floats, model: Floats, offset: Floats, born: int, count: int, parent: int) -> None:
     """Write the probabilities of the children ``born:count`` of a node. O(children * NUM_FEATURES).
 
-    Logistic regression with the weights ``model + lean``, scaled down where the sum exceeds 1.
+    Logistic regression with the weights ``model + offset``, scaled down where the sum exceeds 1.
     """
     total = 0.0
     for node in range(born, count):
         score = 0.0
         for feature in range(NUM_FEATURES):
-            score += (model[feature] + lean[feature]) * values[FEATURES + feature, node]
+            score += (model[feature] + offset[feature]) * values[FEATURES + feature, node]
         chance = 1.0 / (1.0 + np.exp(-score))
         values[CONDITIONAL, node] = chance
         total += chance
@@ -320,7 +320,7 @@ def _expand(
 @compiled
 def propose(
     log: Ints, sources: Bytes, earlier: Ints, table: Ints, text: Ints, text_length: int, length: int,
-    tail: int, model: Floats, lean: Floats, trail: Longs, candidates: Ints, nodes: Ints, values: Floats,
+    tail: int, model: Floats, offset: Floats, trail: Longs, candidates: Ints, nodes: Ints, values: Floats,
     draft: Ints, chances: Floats, budget: int, tree: bool, min_chance: float,
 ) -> int:  # fmt: skip
     """Draft tokens after ``text[:length]``, the most likely first; return their number.
@@ -343,7 +343,7 @@ def propose(
     opened, drafted, best, born, count = 1, 0, 0, 1, 1
     while True:
         count = _expand(log, text, text_length, length, candidates, nodes, values, best, count)
-        _estimate(values, model, lean, born, count, best)
+        _estimate(values, model, offset, born, count, best)
         best, chance = NONE, 0.0
         for node in range(opened, count):
             if nodes[STATE, node] == OPEN and values[CHANCE, node] > chance:
@@ -364,14 +364,15 @@ def propose(
 
 @compiled
 def settle(
-    nodes: Ints, values: Floats, model: Floats, lean: Floats, text: Ints, start: int, stop: int,
-    rate: float, lean_rate: float,
+    nodes: Ints, values: Floats, model: Floats, offset: Floats, text: Ints, start: int, stop: int,
+    rate: float, offset_rate: float,
 ) -> int:  # fmt: skip
     """Compare a draft with the tokens that followed; return how many were accepted.
 
     One step of stochastic gradient descent for every child of a node on the accepted path: on ``model``, the
-    tenant's weights, and on ``lean``, the session's offset to them. BEST of node 0 is set to the place of the
-    last accepted token.
+    tenant's weights, and on ``offset``, that of the session to them. BEST of node 0 is set to the place of
+    the last accepted token.
+
     O(accepted * nodes).
     """
     count, at, taken = nodes[STATE, 0], 0, 0
@@ -381,13 +382,13 @@ def settle(
         for node in range(at + 1, count):
             if nodes[PARENT, node] != at:
                 continue
-            came = nodes[TOKEN, node] == token
-            error = (1.0 if came else 0.0) - values[CONDITIONAL, node]
-            for feature in range(NUM_LEARNT):
+            accepted = nodes[TOKEN, node] == token
+            error = (1.0 if accepted else 0.0) - values[CONDITIONAL, node]
+            for feature in range(NUM_LEARNED):
                 step = error * values[FEATURES + feature, node]
                 model[feature] += rate * step
-                lean[feature] += lean_rate * step
-            if came:
+                offset[feature] += offset_rate * step
+            if accepted:
                 hit = node
         if hit == NONE or nodes[STATE, hit] == OPEN:
             break

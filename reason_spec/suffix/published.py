@@ -194,7 +194,7 @@ class PublishedCache:
 
 
 class PublishedSession:
-    """A `Session`, see there for the methods; each turn is a request, whose text set begins anew."""
+    """A `Session`, see there for the methods; each turn is a request, whose text set is new."""
 
     def __init__(
         self, settings: SuffixSettings, past: TextSet, readable: Sequence[TextSet], lock: threading.RLock

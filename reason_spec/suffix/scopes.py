@@ -25,7 +25,7 @@ class Cache(Protocol):
         """Start a conversation of a tenant."""
 
     def save(self) -> None:
-        """Save the learnt texts if there is a store."""
+        """Save the learned texts if there is a store."""
 
 
 MakeCache: TypeAlias = Callable[[str], Cache]
@@ -49,7 +49,7 @@ class SuffixCaches:
         self._caches.pop(scope, None)
 
     def save(self) -> None:
-        """Save the learnt texts of all scopes. May be called in another thread."""
+        """Save the learned texts of all scopes. May be called in another thread."""
         for cache in list(self._caches.values()):
             cache.save()
 

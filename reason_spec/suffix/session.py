@@ -20,7 +20,7 @@ _NUMBERS: Final = {source: number for number, source in enumerate(SOURCES)}
 _NOTHING: Final = Proposal()
 _RATE: Final = 0.0003
 """Learning rate of the tenant's weights."""
-_LEAN_RATE: Final = 0.03
+_OFFSET_RATE: Final = 0.03
 """Learning rate of the session's offset to them."""
 _INITIAL_MODEL: Final = (
     -1.749, 0.487, 0.190, 0.487, -0.383, 0.142, -0.322, -0.196, -0.508, 0.110, -0.013, 0.126, 0.683, -0.103,
@@ -108,7 +108,7 @@ class CacheSession:
         self._tenant = tenant
         self._readable = tuple(readable)
         self._min_chance = min_chance
-        self._lean: Floats = np.zeros(kernels.NUM_FEATURES)
+        self._offset: Floats = np.zeros(kernels.NUM_FEATURES)
         self._trail: Longs = np.zeros(kernels.TRAIL_SIZE, np.int64)
         self._no_trail: Longs = np.zeros(kernels.TRAIL_SIZE, np.int64)
         self._draft = _Draft()
@@ -192,7 +192,7 @@ class CacheSession:
         if self._erased != self._tenant.erased:
             self._writer = self._tenant.index.open_writer()
             self._erased, self._awaited = self._tenant.erased, None
-            self._lean[:] = 0.0
+            self._offset[:] = 0.0
             self._trail[:] = 0
         return self._writer
 
@@ -228,7 +228,7 @@ class CacheSession:
         writer = self._writer
         draft.count = kernels.propose(
             index.log, index.sources, index.earlier, index.table, writer.text, writer.length, length, tail,
-            self._tenant.model, self._lean, trail, draft.candidates, draft.nodes, draft.values,
+            self._tenant.model, self._offset, trail, draft.candidates, draft.nodes, draft.values,
             draft.tokens, draft.chances, budget, tree, floor,
         )  # fmt: skip
 
@@ -242,7 +242,7 @@ class CacheSession:
             return
         tenant, draft = self._tenant, self._draft
         taken = kernels.settle(
-            draft.nodes, draft.values, tenant.model, self._lean, text, first, stop, _RATE, _LEAN_RATE,
+            draft.nodes, draft.values, tenant.model, self._offset, text, first, stop, _RATE, _OFFSET_RATE,
         )  # fmt: skip
         # Reading another tenant must not change it.
         if draft.owned and taken:

@@ -135,7 +135,7 @@ class SuffixStore:
             return stored.documents
 
     def save(self, tenant: str, documents: Sequence[Document]) -> SaveReport:
-        """Save all documents of a tenant: those that ``load`` returned and those learnt since.
+        """Save all documents of a tenant: those that ``load`` returned and those learned since.
 
         Removes from the file what this process held earlier and holds no longer. Keeps what other processes
         saved since. After an erasure nothing is saved until the tenant is loaded again.

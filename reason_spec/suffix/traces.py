@@ -90,7 +90,7 @@ class TraceMessage(_Part):
         parts = [part.get("text") if isinstance(part, dict) else part for part in content]
         texts = [part for part in parts if isinstance(part, str)]
         if len(texts) < len(parts):
-            raise ValueError("holds a part that is not text; only texts are learnt")
+            raise ValueError("holds a part that is not text; only texts are learned")
         return "".join(texts)
 
     @field_validator("reasoning", "calls", "action", "message_type", mode="before")

@@ -183,7 +183,7 @@ class Drafter:
         budget = min(self._max_tokens, request.max_drafts, room)
         if request.ended or budget < 1:
             return []
-        # The whole text is learnt by now, so of it only the length is read.
+        # The whole text is learned by now, so of it only the length is read.
         request.found = earlier.propose(request.text, range(length), budget, tree=False)
         return self._kept(request, calibration, budget)[:limit]
 

@@ -55,7 +55,7 @@ class Proposer(Drafter):
         """Return the drafts of each row; none while its prompt is prefilled. Never raises.
 
         Args:
-            sampled_token_ids: the tokens that became certain in this pass, by row.
+            sampled_token_ids: the tokens generated in this pass, by row.
             num_tokens_no_spec: [rows] lengths of the texts, prompts and these tokens included.
             token_ids_cpu: [rows, max_model_len] the texts.
         """
@@ -145,7 +145,7 @@ class Proposer(Drafter):
             self._times.add_batch(sum(self._passed[name] for name in names), len(names), seconds)
 
     def _limit(self, num_requests: int) -> int:
-        """Return how many tokens pay for each of so many requests.
+        """Return how many draft tokens pay for each of ``num_requests``.
 
         It depends on the number of requests alone, not on the texts of other owners.
         """

@@ -137,7 +137,7 @@ class Speculator(Drafter):
         """Return the drafts of each request on the device, int64 [requests, draft tokens]. Never raises.
 
         Args:
-            num_sampled: int32 [requests] on the device, the tokens that became certain in this pass; 0 while
+            num_sampled: int32 [requests] on the device, the tokens generated in this pass; 0 while
                 a prompt is prefilled. They stand at the end of the texts in ``req_states`` already.
             num_speculative_tokens: how many of the drafts the runner takes; it drops the others.
         """

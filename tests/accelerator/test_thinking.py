@@ -11,7 +11,8 @@ from reason_spec.accelerator import Accelerator
 from reason_spec.accelerator.requests import GenerationRequest
 from reason_spec.accelerator.thinking import Thinking, ThinkingOptions, thinking_after
 from reason_spec.engines.chat_template import ChatOptions, Message
-from reason_spec.engines.scripted import ScriptedEngine, ScriptedTokenizer, WrittenAnswers
+from reason_spec.engines.script import WrittenAnswers
+from reason_spec.engines.scripted import ScriptedEngine, ScriptedTokenizer
 from reason_spec.engines.tokenizer import CHANNEL_TOKENS, CONSTRAIN_TOKEN, HuggingFaceTokenizer
 from reason_spec.errors import SettingsError
 from reason_spec.events import ThinkingOutcome

@@ -13,7 +13,7 @@ from draft_rules import Costs, OwnRule, TreeRule, as_chain, fixed, num_accepted,
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reason_spec.engines.base import GenerationResult
+from reason_spec.engines.generation import GenerationResult
 from reason_spec.engines.torch.load import load_model
 from reason_spec.engines.torch.scheduler import Scheduler
 from reason_spec.pair import embedded_path

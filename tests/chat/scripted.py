@@ -9,7 +9,8 @@ from typing import Any
 from reason_spec.accelerator import Accelerator
 from reason_spec.chat.base import ChatAnswer, ChatEvent, ChatRequest, TextRequest
 from reason_spec.chat.service import Chat
-from reason_spec.engines.scripted import ScriptedEngine, ScriptedTokenizer, WrittenAnswers
+from reason_spec.engines.script import WrittenAnswers
+from reason_spec.engines.scripted import ScriptedEngine, ScriptedTokenizer
 from reason_spec.settings import Settings, load_settings
 from reason_spec.verifiers.exact import ExactVerifier
 

@@ -55,7 +55,6 @@ def verifier_of(strategy: Strategy) -> str | None:
         (Policy(loss_class="verified"), "lookahead", "semantic", "verified"),
         (Policy(loss_class="routed"), "lookahead", "semantic", "verified"),
         (Policy(strategy="prompt_lookup"), "prompt_lookup", None, "exact"),
-        (Policy(strategy="token"), "prompt_lookup", None, "exact"),
         (Policy(strategy="hybrid"), "hybrid", "likelihood+semantic", "routed"),
         (Policy(verifier="numbers"), "lookahead", "numbers", "verified"),
         (Policy(verifier="exact", loss_class="exact"), "lookahead", "exact", "exact"),

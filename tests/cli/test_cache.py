@@ -66,9 +66,9 @@ def test_import_learns_conversations_that_the_cache_then_holds(folder: Path) -> 
     assert (record["num_conversations"], record["num_answers"]) == (6, 6)
     assert record["num_answer_tokens"] > 60
     assert record["kept"]["num_tokens"] > 100
-    learnt = text_of(folder, "ann")
-    assert "The answer is 7." in learnt
-    assert "<|im_start|>assistant\n" in learnt
+    learned = text_of(folder, "ann")
+    assert "The answer is 7." in learned
+    assert "<|im_start|>assistant\n" in learned
     (file,) = as_json("stats", "--path", "cache")["files"]
     assert file["tenant"] == "ann"
     assert file["tokens_by_source"]["output"] > 0
@@ -82,10 +82,10 @@ def test_import_adds_to_what_is_there(folder: Path) -> None:
     more = [{"role": "user", "content": "Count."}, {"role": "assistant", "content": "7 8 9 7 8 9 is done."}]
     Path("more.jsonl").write_text(json.dumps(more) + "\n")
     said = succeed("cache", "import", "more.jsonl", "--path", "cache").stdout
-    assert said.startswith("Learnt 1 conversation with 1 answer of ")
-    learnt = text_of(folder, "default")
-    assert "7 8 9 7 8 9 is done." in learnt
-    assert "The answer is 9." in learnt
+    assert said.startswith("Learned 1 conversation with 1 answer of ")
+    learned = text_of(folder, "default")
+    assert "7 8 9 7 8 9 is done." in learned
+    assert "The answer is 9." in learned
 
 
 def test_bad_lines_are_named_or_left_out(folder: Path) -> None:

@@ -43,7 +43,6 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
         (["--task", "gsm8k"], "task.name", "gsm8k"),
         (["--prompt", "boxed"], "task.prompt", "boxed"),
         (["--strategy", "prompt_lookup"], "strategy.name", "prompt_lookup"),
-        (["--strategy", "token"], "strategy.name", "prompt_lookup"),
         (["--depth", "2"], "strategy.depth", 2),
         (["--width", "3"], "strategy.width", 3),
         (["--verifier", "numbers"], "verifier.name", "numbers"),
@@ -250,7 +249,7 @@ def test_the_shell_gets_completions(monkeypatch: pytest.MonkeyPatch) -> None:
     assert result.stdout.split() == strategy_names()
 
 
-def test_old_names_are_compared_under_the_new_ones() -> None:
-    assert compared_strategies("autoregressive,token") == ("autoregressive", "prompt_lookup")
+def test_a_strategy_that_is_named_twice_is_compared_once() -> None:
+    assert compared_strategies("lookahead, scot,lookahead") == ("lookahead", "scot")
     with pytest.raises(SettingsError, match="name two strategies"):
-        compared_strategies("token,prompt_lookup")
+        compared_strategies("lookahead,lookahead")

@@ -42,7 +42,7 @@ def timed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def arguments(world: World, *more: str) -> list[str]:
-    options = ["--config", str(world.config), "--strategies", "token,lookahead", "--depths", "2,4"]
+    options = ["--config", str(world.config), "--strategies", "prompt_lookup,lookahead", "--depths", "2,4"]
     return ["tune", str(world.problems), *options, "--run", "out", *more]
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
-from reason_spec.engines.base import Score
+from reason_spec.engines.generation import Score
 from reason_spec.engines.scripted import ScriptedEngine
 from reason_spec.lab import pictures
 from reason_spec.lab.tuning import verifier as tune_verifier

@@ -3,76 +3,18 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
-from dataclasses import replace
 from itertools import pairwise
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from reason_spec.control.budget import RequestedBudget, SpeculationBudget
+from reason_spec.control.budget import RequestedBudget
 from reason_spec.control.constants import LOAD_CONSTANTS
 from reason_spec.control.costs import BatchCosts
-from reason_spec.control.load_controller import LoadController
-from reason_spec.engines.stats import PassTime
-from reason_spec.settings import LoadControlSettings, SpeculationMode
+from reason_spec.settings import SpeculationMode
 from reason_spec.speculation.goodput import BatchTime
-
-SIZES = [(n * r, r) for r in (1, 4, 16, 64) for n in (1, 4, 9)]
-REQUESTED = RequestedBudget(2, 8)
-
-
-def batch_time(base: float, token: float, request: float = 0.0) -> BatchTime:
-    return BatchTime([PassTime(n, base + token * n + request * r, 50, r) for n, r in SIZES])
-
-
-def costs(
-    token: float = 0.001, *, alone: float = 0.5, draft: float = 0.002, base: float = 0.02
-) -> BatchCosts:
-    """A target of 20 ms a pass and ``token`` more for each; ``alone`` of that on all cores."""
-    return BatchCosts(
-        batch_time(base, token), batch_time(alone * base, alone * token), batch_time(draft, draft / 20)
-    )
-
-
-class World:
-    """A load controller on a clock of its own, and answers that begin and end."""
-
-    def __init__(
-        self, known: BatchCosts | None, at_most: SpeculationMode = "steps", hold_seconds: float = 1.0
-    ) -> None:
-        self.now = 0.0
-        self.costs = known
-        self.cores: list[bool] = []
-        self.controller = LoadController(
-            LoadControlSettings(at_most=at_most),
-            lambda: self.costs,
-            self.cores.append,
-            lambda: self.now,
-            replace(LOAD_CONSTANTS, hold_seconds=hold_seconds),
-        )
-        self._held: list[ExitStack] = []
-        self.live: list[SpeculationBudget] = []
-
-    def load(self, number: int, requested: RequestedBudget = REQUESTED) -> None:
-        while len(self.live) > number:
-            self._held.pop().close()
-            self.live.pop()
-        while len(self.live) < number:
-            self._held.append(ExitStack())
-            self.live.append(self._held[-1].enter_context(self.controller.admit(requested)))
-        self.now += 0.05
-        self.controller.refresh()
-
-    def wait(self, seconds: float, round_seconds: float = 0.3) -> None:
-        end = self.now + seconds
-        while self.now < end:
-            self.now += round_seconds
-            self.controller.refresh()
-
-    @property
-    def drafted(self) -> int:
-        return sum(live.num_draft_tokens for live in self.live)
+from tests.control.load import REQUESTED, World, costs
 
 
 def test_one_answer_is_left_to_the_planner_and_a_full_engine_to_the_target() -> None:
@@ -283,33 +225,6 @@ def test_twice_what_a_pass_is_to_hold_may_be_ahead_and_no_more_than_was_asked_fo
     assert any(live.share.num_draft_tokens < live.num_draft_tokens for live in world.live)
 
 
-def write(world: World, seconds: float, *, of_expected: float) -> None:
-    """Let all answers generate at a share of the goodput that is predicted of the present mode."""
-    for _ in range(round(seconds / 0.3)):
-        world.now += 0.3
-        pace = world.controller.predicted * of_expected
-        for live in world.live:
-            live.record_step(round(pace * 0.3 / len(world.live)))
-        world.controller.refresh()
-
-
-def test_a_mode_that_turns_out_slower_than_expected_is_left_and_tried_again_later() -> None:
-    world = World(costs(0.0005, alone=0.5))
-    world.load(8)
-    mode = world.controller.mode
-    assert mode != "none"
-    for _ in range(20):
-        if world.controller.mode != mode:
-            break
-        write(world, 1, of_expected=0.1)
-    assert world.controller.mode != mode
-    for _ in range(100):
-        if world.controller.mode == mode:
-            break
-        write(world, 6, of_expected=1.0)
-    assert world.controller.mode == mode
-
-
 def test_it_knows_whether_an_answer_was_left_to_the_planner_throughout() -> None:
     world = World(costs())
     world.load(1)
@@ -319,86 +234,7 @@ def test_it_knows_whether_an_answer_was_left_to_the_planner_throughout() -> None
     assert not world.live[0].follows_plan
 
 
-def test_the_target_alone_is_tried_where_nobody_knows_how_fast_it_is_at_such_a_load() -> None:
-    """It is expected to be somewhat slower here, and is in truth twice as fast."""
-    world = World(costs(0.002, alone=0.9, draft=0.004))
-    world.load(8)
-    expected = world.controller.expected
-    assert world.controller.mode != "none"
-    assert expected["none"] > 0.65 * expected[world.controller.mode]
-    modes = written(world, 60, none=2.0)
-    assert "none" in modes
-    assert modes[-1] == "none"
-
-
-def written(world: World, seconds: float, *, none: float) -> list[str]:
-    """Let all answers write as is expected, without drafts at a share of that; return the modes."""
-    modes = []
-    for _ in range(round(seconds / 0.3)):
-        modes.append(world.controller.mode)
-        write(world, 0.3, of_expected=none if modes[-1] == "none" else 1.0)
-    return [*modes, world.controller.mode]
-
-
-@pytest.mark.parametrize(("slower", "least", "most"), [(1.0, 3.5, 5.0), (3.0, 0.3, 1.5)])
-def test_a_trial_ends_once_passes_without_drafts_turn_out_too_slow(
-    slower: float, least: float, most: float
-) -> None:
-    world = World(costs(0.002, alone=0.9, draft=0.004))
-    world.load(8)
-    assert "none" not in written(world, 29, none=1.0)
-    while world.controller.mode != "none":
-        written(world, 0.3, none=1.0)
-    passes = [PassTime(n, (0.02 + 0.002 * n) * (slower if n == r else 1.0), 50, r) for n, r in SIZES]
-    world.costs = costs(0.002, draft=0.004)._replace(alone=BatchTime(passes), shared=BatchTime(passes))
-    assert least <= 0.3 * written(world, 8, none=1.0).count("none") <= most
-
-
-def test_while_prompts_are_read_nothing_is_tried() -> None:
-    """They fill the passes, whatever the mode."""
-    world = World(costs(0.002, alone=0.9, draft=0.004))
-    world.load(2)
-    written(world, 5, none=1.0)
-    world.load(8)
-    for live in world.live:
-        live.has_first_token = False
-    for _ in range(200):
-        world.now += 0.3
-        world.controller.refresh()
-        assert world.controller.mode != "none"
-    assert "none" not in written(world, 20, none=1.0)
-    assert "none" in written(world, 20, none=1.0)
-
-
-def test_a_load_that_comes_and_goes_does_not_put_a_trial_off_for_ever() -> None:
-    world = World(costs(0.002, alone=0.9, draft=0.004))
-    modes = []
-    for _ in range(12):
-        world.load(8)
-        modes += written(world, 5, none=1.0)
-        world.load(1)
-        written(world, 5, none=1.0)
-    assert "none" in modes
-
-
-@pytest.mark.parametrize(("of_expected", "left"), [(0.85, False), (0.3, True)])
-def test_what_is_lost_between_passes_is_expected_to_be_lost_without_drafts_as_well(
-    of_expected: float, left: bool
-) -> None:
-    world = World(costs(0.002, alone=0.9, draft=0.004))
-    world.load(8)
-    before = world.controller.expected["none"] / world.controller.expected["tokens"]
-    for _ in range(70):
-        write(world, 0.3, of_expected=of_expected if world.controller.mode == "tokens" else 1.0)
-        if world.controller.mode == "none":
-            break
-    assert (world.controller.mode == "none") == left
-    if not left:
-        expected = world.controller.expected
-        assert expected["none"] / expected["tokens"] == pytest.approx(before, rel=0.1)
-
-
-def test_idle_time_tells_of_nothing() -> None:
+def test_idle_time_is_not_time_in_a_mode() -> None:
     world = World(costs())
     world.load(1)
     world.wait(3)
@@ -411,7 +247,7 @@ def test_idle_time_tells_of_nothing() -> None:
 
 
 @given(st.lists(st.tuples(st.integers(1, 30), st.integers(0, 30)), min_size=1, max_size=8))
-def test_tokens_told_before_their_step_is_final_count_once(steps: list[tuple[int, int]]) -> None:
+def test_tokens_recorded_before_their_step_is_final_count_once(steps: list[tuple[int, int]]) -> None:
     counted = []
     for early in (True, False):
         world = World(costs(token=0.0001))
@@ -426,23 +262,3 @@ def test_tokens_told_before_their_step_is_final_count_once(steps: list[tuple[int
             live.record_step(num_tokens)
         counted.append(sum(total))
     assert counted == [sum(num_tokens for num_tokens, _ in steps)] * 2
-
-
-def test_a_mode_is_not_judged_while_most_answers_read_their_prompts() -> None:
-    world = World(costs(token=0.0001, draft=0.0002))
-    world.load(16)
-    mode = world.controller.mode
-    assert mode != "none"
-    world.wait(1.5)
-    before = world.controller.expected[mode]
-    # A few answers write slowly beside the prompts of all others.
-    for live in world.live[:4]:
-        live.record_step(1)
-    for _ in range(20):
-        world.now += 0.3
-        for live in world.live[:4]:
-            live.record_step(5)
-    assert world.controller.mode == mode
-    assert world.controller.expected[mode] == pytest.approx(before)
-    write(world, 5.0, of_expected=0.3)
-    assert world.controller.expected[mode] < 0.8 * before

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from reason_spec.control.answer_model import AssumedRates, CacheForecast
+from reason_spec.control.constants import PLANNER_CONSTANTS
 from reason_spec.control.costs import Costs, PassCost
 from reason_spec.control.planner import Planner
 from reason_spec.engines.stats import PassTime
@@ -210,7 +211,7 @@ def test_the_plan_is_the_fastest_split_and_has_steps_ahead_where_these_pay_clear
     flat = max(chosen.expect(0, size) for size in sizes)
     ahead = max(chosen.expect(depth, size) for depth in range(1, 5) for size in sizes)
     assert plan.tokens_per_second == (ahead if plan.depth else flat)
-    assert (plan.depth > 0) == (ahead > 1.1 * flat)
+    assert (plan.depth > 0) == (ahead > PLANNER_CONSTANTS.steps_margin * flat)
 
 
 def test_what_the_suffix_cache_knows_is_written_as_one_request() -> None:

@@ -9,7 +9,7 @@ from dataclasses import replace
 import psutil
 import pytest
 
-from reason_spec.engines.base import EngineRequest
+from reason_spec.engines.generation import EngineRequest
 from reason_spec.engines.text_updates import BeginText, CloseText, ExtendText, ForgetTexts, Opening
 from reason_spec.engines.worker.engine import WorkerEngine
 from reason_spec.errors import ConstraintError, EngineError

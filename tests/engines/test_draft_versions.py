@@ -12,8 +12,8 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from reason_spec.engines.base import EngineRequest
 from reason_spec.engines.draft_versions import DraftVersions, VersionInfo, VersionVerdict
+from reason_spec.engines.generation import EngineRequest
 from reason_spec.engines.model_files import resolve_model
 from reason_spec.engines.pruned import CONFIG, WEIGHTS, PrunedDraft, find_pruned
 from reason_spec.engines.torch.engine import TorchEngine

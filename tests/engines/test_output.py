@@ -7,7 +7,7 @@ from itertools import takewhile
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reason_spec.engines.base import EngineRequest
+from reason_spec.engines.generation import EngineRequest
 from reason_spec.engines.output import RequestOutput
 from reason_spec.engines.scripted import END_OF_TEXT, ScriptedTokenizer
 from reason_spec.types import Prefix, Usage

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 from torch import nn
 
-from reason_spec.engines.base import EngineRequest
 from reason_spec.engines.factory import create_engine
+from reason_spec.engines.generation import EngineRequest
 from reason_spec.engines.model_files import resolve_model
 from reason_spec.engines.pruned import CONFIG, WEIGHTS, find_pruned
 from reason_spec.engines.torch.trimmed_head import TrimmedHead

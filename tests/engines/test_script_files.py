@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from reason_spec.engines.factory import create_engine
-from reason_spec.engines.scripted import ScriptedEngine, ScriptedTokenizer, WrittenAnswers, load_script
+from reason_spec.engines.script import WrittenAnswers, load_script
+from reason_spec.engines.scripted import ScriptedEngine, ScriptedTokenizer
 from reason_spec.errors import EngineError
 from reason_spec.settings import EngineSettings
 from reason_spec.types import NoiseKey, Sampling

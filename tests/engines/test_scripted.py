@@ -5,7 +5,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from reason_spec.engines.base import EngineRequest
+from reason_spec.engines.generation import EngineRequest
 from reason_spec.engines.scripted import END_OF_TEXT, ScriptedEngine
 from reason_spec.errors import ConstraintError, EngineError
 from reason_spec.segment import Boundary

@@ -8,7 +8,7 @@ import shutil
 import signal
 import socket
 import sys
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, ClassVar, cast
@@ -16,7 +16,7 @@ from typing import Any, ClassVar, cast
 import psutil
 import pytest
 
-from reason_spec.engines.base import EngineRequest
+from reason_spec.engines.generation import EngineRequest
 from reason_spec.engines.torch.engine import TorchEngine
 from reason_spec.engines.worker import supervisor
 from reason_spec.engines.worker.messages import FromWorker, GetStats, Ready, Shutdown, ToWorker
@@ -175,8 +175,8 @@ class ScriptedWorker:
         self._ours.recv(1)
         return self._batches.pop(0)
 
-    def send(self, messages: Sequence[ToWorker]) -> None:
-        if any(isinstance(message, Shutdown) for message in messages):
+    def send(self, message: ToWorker) -> None:
+        if isinstance(message, Shutdown):
             self.say(None)
 
     def detach(self) -> None:

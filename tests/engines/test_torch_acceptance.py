@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import chisquare
 
-from reason_spec.engines.base import EngineRequest
+from reason_spec.engines.generation import EngineRequest
 from reason_spec.speculation.acceptance import truncated_probabilities
 from reason_spec.types import Acceptance, Constraint, NoiseKey, Prefix, Sampling
 from tests.engines.tiny_models import LENGTH, NUM_PROMPTS, Served, prompt, spoiled, write

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from reason_spec.engines.base import EngineRequest, GenerationResult, TokenDrafterName
+from reason_spec.engines.generation import EngineRequest, GenerationResult, TokenDrafterName
 from reason_spec.engines.tokenizer import HuggingFaceTokenizer, load_tokenizer
 from reason_spec.engines.torch.layer_skipping import LayerSkipping
 from reason_spec.engines.torch.load import load_model

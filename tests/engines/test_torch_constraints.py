@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
 from reason_spec.engines import constraints
-from reason_spec.engines.base import EngineRequest, GenerationResult
 from reason_spec.engines.constraints import BackgroundCompiler, ConstraintCompiler
 from reason_spec.engines.factory import create_engine
+from reason_spec.engines.generation import EngineRequest, GenerationResult
 from reason_spec.engines.torch.scheduler import Scheduler
 from reason_spec.errors import ConstraintError
 from reason_spec.settings import EngineSettings

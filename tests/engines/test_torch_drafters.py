@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 import torch
 
-from reason_spec.engines.base import EngineRequest, TokenDrafterName
 from reason_spec.engines.eagle_files import is_head
+from reason_spec.engines.generation import EngineRequest, TokenDrafterName
 from reason_spec.engines.output import RequestOutput
 from reason_spec.engines.tokenizer import load_tokenizer
 from reason_spec.engines.torch.choice import TokenChoice

@@ -8,19 +8,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from reason_spec.engines.base import EngineRequest, Hint
+from reason_spec.engines.generation import EngineRequest, Hint
 from reason_spec.engines.torch.generation import GenerationSequence
 from reason_spec.engines.torch.kv import PrefixTrie
 from reason_spec.engines.torch.scheduler import Scheduler
 from reason_spec.engines.worker.pass_times import PassTimes
 from reason_spec.segment import Boundary
 from reason_spec.speculation.earlier_texts import EarlierTexts
-from reason_spec.speculation.tree import TokenTree
 from reason_spec.suffix.base import Proposal
 from reason_spec.suffix.scopes import SuffixCaches
 from reason_spec.types import NoiseKey, Prefix, Sampling
 from tests.engines.tiny_models import LENGTH, NUM_PROMPTS, Served, prompt, spoiled, write
 from tests.naive_suffix import NaiveCache, NaiveSession
+from tests.speculation.trees import merged
 
 
 def told(*texts: Sequence[int], session: type[NaiveSession] = NaiveSession) -> EarlierTexts:
@@ -121,8 +121,8 @@ class Forking(NaiveSession):
     def propose_tokens(self, budget: int, *, tree: bool = False, after: Sequence[int] = ()) -> Proposal:
         right = super().propose_tokens(budget, after=after).tokens
         wrong = [(token + 1) % 260 for token in right]
-        merged = TokenTree.merge([wrong, right], budget)
-        return Proposal(merged.tokens, merged.parents, (1.0,) * len(merged), 3)
+        both = merged([wrong, right], budget)
+        return Proposal(both.tokens, both.parents, (1.0,) * len(both), 3)
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])

@@ -15,8 +15,8 @@ import psutil
 import pytest
 import pytest_asyncio
 
-from reason_spec.engines.base import EngineRequest
 from reason_spec.engines.factory import create_engine
+from reason_spec.engines.generation import EngineRequest
 from reason_spec.engines.torch.engine import TorchEngine
 from reason_spec.errors import EngineError, UnsupportedModelError
 from reason_spec.settings import EngineSettings
@@ -229,7 +229,7 @@ async def test_a_slow_start_is_given_up(model_folder: Callable[[str], Path]) -> 
 
 DRIVER = """
 import asyncio, signal, sys
-from reason_spec.engines.base import EngineRequest
+from reason_spec.engines.generation import EngineRequest
 from reason_spec.engines.torch.engine import TorchEngine
 from reason_spec.settings import EngineSettings
 from reason_spec.types import Prefix

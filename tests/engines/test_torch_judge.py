@@ -10,7 +10,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from reason_spec.engines.base import EngineRequest
+from reason_spec.engines.generation import EngineRequest
 from reason_spec.engines.tokenizer import load_tokenizer
 from reason_spec.engines.torch.judge import WEIGHTS, JudgeWeights, attach_judge
 from reason_spec.engines.torch.load import load_model

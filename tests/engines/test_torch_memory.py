@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from reason_spec.engines.base import EngineRequest, Hint
+from reason_spec.engines.generation import EngineRequest, Hint
 from reason_spec.engines.torch.scheduler import Scheduler
 from reason_spec.types import Prefix
 from tests.engines.tiny_models import Served, drain

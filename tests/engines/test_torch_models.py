@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from reason_spec.engines.base import EngineRequest, GenerationResult
+from reason_spec.engines.generation import EngineRequest, GenerationResult
 from reason_spec.engines.torch.load import load_model
 from reason_spec.errors import EngineError, UnsupportedModelError
 from reason_spec.settings import EngineSettings

@@ -11,7 +11,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from reason_spec.engines.base import EngineRequest, GenerationResult, Hint
+from reason_spec.engines.generation import EngineRequest, GenerationResult, Hint
 from reason_spec.engines.tokenizer import HuggingFaceTokenizer
 from reason_spec.engines.torch.predictions import KeptPredictions, Predictions
 from reason_spec.engines.torch.scheduler import Scheduler

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from reason_spec.engines.base import EngineRequest, Hint
+from reason_spec.engines.generation import EngineRequest, Hint
 from reason_spec.engines.tokenizer import HuggingFaceTokenizer, load_tokenizer
 from reason_spec.engines.torch.load import load_model
 from reason_spec.engines.torch.model import Model

@@ -9,7 +9,8 @@ from dataclasses import replace
 import pytest
 import torch
 
-from reason_spec.engines.base import EngineRequest, GenerationResult, Score, Tokenizer
+from reason_spec.engines.base import Tokenizer
+from reason_spec.engines.generation import EngineRequest, GenerationResult, Score
 from reason_spec.engines.tokenizer import load_tokenizer
 from reason_spec.engines.torch.load import load_model
 from reason_spec.engines.torch.model import Model

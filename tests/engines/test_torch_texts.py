@@ -10,10 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reason_spec.engines.base import EngineRequest, GenerationResult, Score
+from reason_spec.engines.generation import EngineRequest, GenerationResult, Score
 from reason_spec.engines.torch.kv import PrefixTrie
 from reason_spec.engines.torch.scheduler import Scheduler
 from reason_spec.engines.torch.texts import SharedArray
+from reason_spec.engines.worker.messages import ToWorker
 from reason_spec.engines.worker.process import WorkerProcess
 from reason_spec.types import Prefix
 from tests.engines.test_torch_engine import make_engine
@@ -113,9 +114,9 @@ async def test_a_request_sends_as_much_behind_a_long_text_as_behind_a_short_one(
     await engine.start()
     send, sizes = WorkerProcess.send, [0]
 
-    def counted(self: WorkerProcess, messages: list[object]) -> None:
-        sizes[-1] += len(pickle.dumps(messages))
-        send(self, messages)  # type: ignore[arg-type]
+    def counted(self: WorkerProcess, message: ToWorker) -> None:
+        sizes[-1] += len(pickle.dumps(message))
+        send(self, message)
 
     monkeypatch.setattr(WorkerProcess, "send", counted)
     steps = []

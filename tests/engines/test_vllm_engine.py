@@ -17,8 +17,8 @@ from scipy.stats import chisquare
 
 from reason_spec.accelerator import Accelerator, Generator
 from reason_spec.accelerator.cores import available_cores
-from reason_spec.engines.base import EngineRequest, Generation
 from reason_spec.engines.factory import create_engine
+from reason_spec.engines.generation import EngineRequest, Generation
 from reason_spec.engines.text_updates import BeginText, Opening
 from reason_spec.engines.vllm.arguments import installed_version
 from reason_spec.engines.vllm.engine import VllmEngine

@@ -10,7 +10,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reason_spec.engines.base import Hint
+from reason_spec.engines.generation import Hint
 from reason_spec.engines.vllm.proposer import EXTRA_ARGUMENT, HintProposer
 from reason_spec.engines.vllm.repairs import expand_batch_to_tokens
 from reason_spec.engines.worker.pass_times import PassTimes

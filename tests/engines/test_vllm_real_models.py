@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import torch
 
-from reason_spec.engines.base import EngineRequest
 from reason_spec.engines.factory import create_engine
+from reason_spec.engines.generation import EngineRequest
 from reason_spec.engines.vllm.arguments import installed_version
 from reason_spec.engines.vllm.engine import VllmEngine
 from reason_spec.errors import EngineError

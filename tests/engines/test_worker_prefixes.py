@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reason_spec.engines.base import EngineRequest
+from reason_spec.engines.generation import EngineRequest
 from reason_spec.engines.torch.engine import TorchEngine
 from reason_spec.engines.worker.messages import OfferHint, SetPriority, Submit, SubmitScore, ToWorker
 from reason_spec.engines.worker.prefixes import ReceivedPrefixes, SentPrefixes

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from reason_spec.engines.base import EngineRequest, GenerationResult, Score
 from reason_spec.engines.constraints import BackgroundCompiler, ConstraintCompiler
+from reason_spec.engines.generation import EngineRequest, GenerationResult, Score
 from reason_spec.engines.tokenizer import HuggingFaceTokenizer
 from reason_spec.engines.torch.layout import PassLayout, Row
 from reason_spec.engines.torch.model import Model

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from reason_spec.accelerator import Accelerator
-from reason_spec.engines.scripted import ScriptedEngine, WrittenAnswers
+from reason_spec.engines.script import WrittenAnswers
+from reason_spec.engines.scripted import ScriptedEngine
 from reason_spec.settings import load_settings
 from reason_spec.types import Problem
 from reason_spec.verifiers.exact import ExactVerifier

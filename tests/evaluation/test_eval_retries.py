@@ -12,8 +12,9 @@ import pytest
 
 from reason_spec.accelerator import Accelerator
 from reason_spec.cli.screen import Screen
-from reason_spec.engines.base import EngineRequest, Generation
-from reason_spec.engines.scripted import ScriptedEngine, WrittenAnswers
+from reason_spec.engines.generation import EngineRequest, Generation
+from reason_spec.engines.script import WrittenAnswers
+from reason_spec.engines.scripted import ScriptedEngine
 from reason_spec.engines.worker.engine import WorkerEngine
 from reason_spec.errors import EngineError
 from reason_spec.evaluation.batch import Failure

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from reason_spec.accelerator import Accelerator, GenerationRequest, Generator
 from reason_spec.accelerator.requests import Prompts
-from reason_spec.engines.scripted import ScriptedEngine, WrittenAnswers
+from reason_spec.engines.script import WrittenAnswers
+from reason_spec.engines.scripted import ScriptedEngine
 from reason_spec.errors import EngineError
 from reason_spec.evaluation.batch import Failure, work_items
 from reason_spec.evaluation.job import LocalBackend, RunOptions, run_job

@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 from scipy.special import betainc
 
 from reason_spec.accelerator import Accelerator
-from reason_spec.engines.scripted import ScriptedEngine, WrittenAnswers
+from reason_spec.engines.script import WrittenAnswers
+from reason_spec.engines.scripted import ScriptedEngine
 from reason_spec.errors import SettingsError
 from reason_spec.evaluation.job import LocalBackend, RunOptions, RunResult, run_job
 from reason_spec.evaluation.metrics import StrategyMetrics, measure

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from reason_spec.engines.base import EngineRequest, Generation
+from reason_spec.engines.generation import EngineRequest, Generation
 from reason_spec.engines.scripted import ScriptedEngine
 from reason_spec.events import Recorder
 from reason_spec.exit.policy import ExitMonitor, load_policy
-from reason_spec.exit.probes import Place, ProbeLimits, Prober
+from reason_spec.exit.probes import Position, ProbeLimits, Prober
 from reason_spec.exit.rules import (
     DeerRule,
     DynasorRule,
@@ -94,7 +94,7 @@ def follow(
         try:
             for index, step in enumerate(STEPS):
                 places = [
-                    Place(
+                    Position(
                         Prefix(target.tokenizer.encode(part)), Prefix(target.tokenizer.encode(part)), number
                     )
                     for number, part in ((index, text), (index + 1, text + step))
@@ -226,6 +226,6 @@ def test_a_context_without_room_for_a_trial_is_no_error() -> None:
         prober = Prober(
             target, None, AnswerForm.of(DEER_PROMPT), ProbeLimits(20, 5.0), Sampling(), Recorder()
         )
-        return await prober.begin(Place(Prefix((1, 2)), None, 1))
+        return await prober.begin(Position(Prefix((1, 2)), None, 1))
 
     assert asyncio.run(run()).answer is None

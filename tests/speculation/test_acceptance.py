@@ -15,8 +15,9 @@ from reason_spec.speculation.acceptance import (
     truncate,
     truncated_probabilities,
 )
-from reason_spec.speculation.tree import ROOT, TokenTree
+from reason_spec.speculation.tree import ROOT
 from reason_spec.types import NoiseKey, Sampling
+from tests.speculation.trees import merged
 
 logit_lists = st.lists(
     st.floats(-20, 20, allow_nan=False, width=32), min_size=2, max_size=40
@@ -126,7 +127,7 @@ paths_of_drafts = st.lists(st.lists(st.integers(0, 3), max_size=6), max_size=4)
 def test_what_is_accepted_is_what_plain_decoding_writes(
     paths: list[list[int]], budget: int, right: list[int]
 ) -> None:
-    drafts = TokenTree.merge(paths, budget)
+    drafts = merged(paths, budget)
     asked: list[tuple[int, int]] = []
 
     def choose(node: int, depth: int) -> int:

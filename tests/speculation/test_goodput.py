@@ -70,7 +70,7 @@ def test_no_request_gets_more_than_it_can_use_and_all_keep_their_own_token(
 ) -> None:
     chosen = allot(batch, time)
     assert chosen.num_tokens >= len(batch)
-    assert chosen.certain >= len(batch)
+    assert chosen.num_generated >= len(batch)
     for share, demand in zip(chosen.shares, batch, strict=True):
         assert 0 <= share.depth <= demand.max_depth
         assert 0 <= share.num_draft_tokens <= demand.max_tokens

@@ -14,10 +14,11 @@ from reason_spec.speculation.acceptance import accept, choose_token, truncated_p
 from reason_spec.speculation.relaxed_acceptance import OWN_STREAM, accept_relaxed
 from reason_spec.speculation.tree import ROOT, TokenTree
 from reason_spec.types import Acceptance, NoiseKey, Sampling
+from tests.speculation.trees import merged
 
 VOCAB = 12
 trees = st.lists(st.lists(st.integers(0, VOCAB - 1), min_size=1, max_size=8), min_size=1, max_size=4).map(
-    lambda paths: TokenTree.merge(paths, 20)
+    lambda paths: merged(paths, 20)
 )
 seeds = st.integers(0, 1000)
 

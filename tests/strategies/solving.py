@@ -10,7 +10,8 @@ from typing import Literal
 
 from reason_spec.control.budget import SpeculationBudget
 from reason_spec.engines.base import Engine
-from reason_spec.engines.scripted import Script, ScriptedEngine, ScriptedTokenizer
+from reason_spec.engines.script import Script
+from reason_spec.engines.scripted import ScriptedEngine, ScriptedTokenizer
 from reason_spec.events import Recorder
 from reason_spec.lab.virtual_time import VirtualTimeLoop
 from reason_spec.settings import StrategySettings, SuffixSettings

@@ -7,7 +7,7 @@ import weakref
 
 import pytest
 
-from reason_spec.engines.base import EngineRequest, Generation
+from reason_spec.engines.generation import EngineRequest, Generation
 from reason_spec.engines.scripted import ScriptedEngine
 from reason_spec.settings import StrategySettings
 from reason_spec.strategies.autoregressive import DraftModelSpeculation

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from reason_spec.engines.base import EngineRequest, Generation
+from reason_spec.engines.generation import EngineRequest, Generation
 from reason_spec.engines.scripted import ScriptedEngine
 from reason_spec.exit.policy import ExitMonitor
 from reason_spec.exit.trials import DEER_PROMPT, DYNASOR_PROMPT

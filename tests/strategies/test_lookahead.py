@@ -15,7 +15,8 @@ from reason_spec.control.budget import RequestedBudget, SpeculationBudget
 from reason_spec.control.costs import Costs, PassCost
 from reason_spec.control.load_controller import LoadController
 from reason_spec.control.planner import Planner
-from reason_spec.engines.scripted import Script, ScriptedEngine, ScriptedTokenizer
+from reason_spec.engines.script import Script
+from reason_spec.engines.scripted import ScriptedEngine, ScriptedTokenizer
 from reason_spec.errors import SettingsError
 from reason_spec.segment import split_steps
 from reason_spec.settings import LoadControlSettings, StrategySettings

@@ -10,7 +10,8 @@ from typing import NamedTuple
 import pytest
 
 from reason_spec.control.formulas import asynchronous_speedup, windowed_speedup
-from reason_spec.engines.scripted import Script, ScriptedEngine
+from reason_spec.engines.script import Script
+from reason_spec.engines.scripted import ScriptedEngine
 from reason_spec.events import Recorder
 from reason_spec.lab.virtual_time import VirtualTimeLoop
 from reason_spec.settings import StrategySettings

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import reason_spec.pair
 from reason_spec.accelerator import Accelerator
-from reason_spec.engines.base import EngineRequest, Generation
+from reason_spec.engines.generation import EngineRequest, Generation
 from reason_spec.engines.scripted import ScriptedEngine
 from reason_spec.settings import StrategySettings, load_settings
 from reason_spec.strategies.base import Strategy

@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from reason_spec.engines.scripted import ScriptedEngine, ScriptedTokenizer, WrittenAnswers
+from reason_spec.engines.script import WrittenAnswers
+from reason_spec.engines.scripted import ScriptedEngine, ScriptedTokenizer
 from reason_spec.errors import SettingsError
 from reason_spec.events import Recorder
 from reason_spec.settings import StrategySettings

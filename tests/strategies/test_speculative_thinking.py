@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from reason_spec.engines.scripted import ScriptedEngine, ScriptedTokenizer, WrittenAnswers
+from reason_spec.engines.script import WrittenAnswers
+from reason_spec.engines.scripted import ScriptedEngine, ScriptedTokenizer
 from reason_spec.settings import CueSettings, StrategySettings
 from reason_spec.strategies.base import Strategy
 from reason_spec.strategies.speculative_thinking import CueKind, Cues, SpeculativeThinking

@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from reason_spec.engines.base import Score
-from reason_spec.engines.scripted import ScriptedEngine, WrittenAnswers
+from reason_spec.engines.generation import Score
+from reason_spec.engines.script import WrittenAnswers
+from reason_spec.engines.scripted import ScriptedEngine
 from reason_spec.settings import StrategySettings
 from reason_spec.strategies.base import Strategy
 from reason_spec.strategies.ssr import Ssr

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from reason_spec.engines.base import EngineRequest, Generation
+from reason_spec.engines.generation import EngineRequest, Generation
 from reason_spec.engines.scripted import ScriptedEngine
 from reason_spec.settings import StrategySettings
 from reason_spec.strategies.lookahead import Lookahead

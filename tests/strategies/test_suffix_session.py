@@ -8,8 +8,8 @@ from typing import Literal
 
 import pytest
 
-from reason_spec.engines.base import EngineRequest
 from reason_spec.engines.chat_template import Message
+from reason_spec.engines.generation import EngineRequest
 from reason_spec.engines.scripted import ScriptedEngine, ScriptedTokenizer
 from reason_spec.engines.text_updates import BeginText, CloseText, ExtendText, ForgetTexts, TextUpdate
 from reason_spec.errors import DataError

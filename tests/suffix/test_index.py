@@ -23,7 +23,7 @@ def chances_stay_as_they_are() -> Iterator[None]:
     """The reference does not learn from what became of proposals."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(session_module, "_RATE", 0.0)
-        patch.setattr(session_module, "_LEAN_RATE", 0.0)
+        patch.setattr(session_module, "_OFFSET_RATE", 0.0)
         yield
 
 

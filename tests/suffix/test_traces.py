@@ -154,7 +154,7 @@ def test_gzip_is_read_and_damage_in_it_is_named(tmp_path: Path) -> None:
         ([{"role": "user", "content": 5}], r"content' is unusable .*string"),
         (
             {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}]},
-            r"messages\.0\.content' is unusable .*not text; only texts are learnt.*image_url",
+            r"messages\.0\.content' is unusable .*not text; only texts are learned.*image_url",
         ),
         ([{"role": "assistant", "tool_calls": [{"id": 1}]}], r"tool_calls\.0\.name' is unusable"),
         ([{"role": "assistant", "tool_calls": 5}], "tool_calls' is unusable"),

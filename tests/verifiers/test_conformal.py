@@ -11,8 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from reason_spec.accelerator import Accelerator
-from reason_spec.engines.base import Score
-from reason_spec.engines.scripted import ScriptedEngine, WrittenAnswers
+from reason_spec.engines.generation import Score
+from reason_spec.engines.script import WrittenAnswers
+from reason_spec.engines.scripted import ScriptedEngine
 from reason_spec.errors import SettingsError
 from reason_spec.settings import load_settings
 from reason_spec.types import Prefix, Step, Usage, Verdict

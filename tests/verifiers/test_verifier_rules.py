@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reason_spec.engines.scripted import ScriptedEngine, WrittenAnswers
+from reason_spec.engines.script import WrittenAnswers
+from reason_spec.engines.scripted import ScriptedEngine
 from reason_spec.errors import SettingsError
 from reason_spec.settings import VerifierSettings
 from reason_spec.types import FinishReason, Step, Verdict

@@ -1,6 +1,6 @@
 """One generation at a remote server: the bodies of its requests, and the tokens of their answers.
 
-A generation may take several requests. After a failure it continues from its certain tokens, maybe at another
+A generation may take several requests. After a failure it continues after its tokens so far, maybe at another
 server; if a server ends its request within a step, it continues too.
 """
 
@@ -13,7 +13,7 @@ from abc import ABC, abstractmethod
 from dataclasses import replace
 from typing import Any
 
-from reason_spec.engines.base import Delta, EngineRequest, GenerationResult
+from reason_spec.engines.generation import Delta, EngineRequest, GenerationResult
 from reason_spec.engines.grammars import structured_outputs
 from reason_spec.engines.output import OutputText, RequestOutput
 from reason_spec.engines.remote.servers import ServerError

@@ -8,17 +8,18 @@ import zlib
 from contextlib import aclosing
 from typing import Any, ClassVar
 
-from reason_spec.engines.base import Engine, EngineRequest, Generation, GenerationResult, Score
+from reason_spec.engines.base import Engine
+from reason_spec.engines.generation import EngineRequest, Generation, GenerationResult, Score
 from reason_spec.engines.grammars import structured_outputs
 from reason_spec.engines.limits import Limits
 from reason_spec.engines.remote.completion import (
     RemoteCompletion,
     TextCompletion,
     TokenCompletion,
-    cache_salt_of,
     tokens_that_end_a_step,
 )
 from reason_spec.engines.remote.discovery import discover
+from reason_spec.engines.remote.scoring import read_score, score_body
 from reason_spec.engines.remote.servers import PrioritySemaphore, RemoteServer, ServerError, ServerPool
 from reason_spec.engines.remote.wire import Wire
 from reason_spec.engines.stats import EngineStats
@@ -36,7 +37,7 @@ class RemoteEngine(Engine):
     """Serves a model through one or several servers.
 
     A request goes to the server with the fewest requests. If it fails or stalls, it is retried after a
-    growing pause at any free server, and continues from its certain tokens. ``settings.remote`` has the URLs
+    growing pause at any free server, and continues after its tokens so far. ``settings.remote`` has the URLs
     and the timeouts.
 
     Raises:
@@ -206,7 +207,7 @@ class RemoteEngine(Engine):
         self, server: RemoteServer, completion: RemoteCompletion, generation: Generation
     ) -> None:
         """Read the stream of one request until the generation or the request ends."""
-        body = {"model": self._name_at(server), "stream": True, **completion.body()}
+        body = {"model": self._pool.model_at(server), "stream": True, **completion.body()}
         now = asyncio.get_running_loop().time
         timeout = self._remote.first_token_timeout
         try:
@@ -230,10 +231,6 @@ class RemoteEngine(Engine):
             raise ServerError(f"{server.url} sent nothing for {timeout:g} seconds") from None
         raise ServerError(f"{server.url} broke off in the middle of a stream")
 
-    def _name_at(self, server: RemoteServer) -> str:
-        """Return a server's name of the model; a server that was down at the start has that of the others."""
-        return server.model or next(other.model for other in self._pool.servers if other.model)
-
     def _give_up_after(self, num_failed: int, last: ServerError) -> None:
         if num_failed > self._remote.max_retries:
             raise self._error(f"tried {num_failed} times (remote.max_retries); at last: {last}") from None
@@ -249,29 +246,19 @@ class RemoteEngine(Engine):
             raise self._error("scores need a server that takes and returns token ids, as vLLM does")
         if (refusal := self._known_limits.refusal(text, num_text=num_text, num_needed=1)) is not None:
             raise self._error(refusal)
-        body: dict[str, Any] = {
-            "prompt": list(text),
-            "max_tokens": 1,
-            "prompt_logprobs": 1,
-            "temperature": 0.0,
-        }
-        body |= cache_salt_of(prefix)
-        rows = (await self._complete_anywhere(body)).get("prompt_logprobs")
-        if not rows or len(rows) != len(text):
+        choice = await self._complete_anywhere(score_body(prefix, continuation))
+        score = read_score(choice, prefix, continuation)
+        if score is None:
             raise self._error("the server returns no log-probabilities of a prompt")
-        wanted = rows[len(prefix) :]
-        usage = Usage(num_prompt_tokens=len(prefix), num_passes=1, num_scored_tokens=len(continuation))
-        self._retired_usage += usage
-        logprobs = tuple(float(row[str(t)]["logprob"]) for row, t in zip(wanted, continuation, strict=True))
-        best = tuple(int(max(row, key=lambda token, row=row: row[token]["logprob"])) for row in wanted)  # type: ignore[misc]
-        return Score(logprobs, best, usage)
+        self._retired_usage += score.usage
+        return score
 
     async def _complete_anywhere(self, body: dict[str, Any]) -> dict[str, Any]:
         num_failed = 0
         while True:
             try:
                 async with self._places.place(), self._pool.use(0) as server:
-                    return await self._wire.complete(server, {"model": self._name_at(server), **body})
+                    return await self._wire.complete(server, {"model": self._pool.model_at(server), **body})
             except ServerError as trouble:
                 num_failed += 1
                 self._give_up_after(num_failed, trouble)

@@ -72,6 +72,10 @@ class ServerPool:
         self.servers = [RemoteServer(url, index) for index, url in enumerate(urls)]
         self._random = random.Random(seed)
 
+    def model_at(self, server: RemoteServer) -> str:
+        """Return a server's name of the model; a server that was down at the start has that of the others."""
+        return server.model or next(other.model for other in self.servers if other.model)
+
     @asynccontextmanager
     async def use(self, affinity: int) -> AsyncIterator[RemoteServer]:
         """Take a server for one request; a `ServerError` makes it rest.

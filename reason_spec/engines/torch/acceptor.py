@@ -1,4 +1,4 @@
-"""Turns predictions into certain tokens and scores, and computed slots into nodes of the trie."""
+"""Turns predictions into accepted tokens and scores, and computed slots into nodes of the trie."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class Acceptor:
                     "overflow in this dtype: try dtype float32"
                 )
                 continue
-            right = one.chains[0].entries[: one.num_certain]
+            right = one.chains[0].entries[: one.num_text]
             if isinstance(sequence, GenerationSequence) and one.completes_text:
                 entries = one.entry_of_nodes()
                 accepted = _accept_tokens(sequence, one.drafts, entries, predictions, report)
@@ -105,7 +105,7 @@ def _accept_tokens(
     predictions: Predictions,
     report: StepReport,
 ) -> list[int]:
-    """Append the tokens that predictions make certain; return the drafted nodes that stay in the text."""
+    """Append the accepted drafts and one token more; return the drafted nodes that stay in the text."""
     position = len(sequence.tokens)
 
     def choose(node: int, depth: int) -> int:
@@ -115,9 +115,9 @@ def _accept_tokens(
         _recycle(sequence, drafts, entries, predictions)
     acceptance = sequence.choice.acceptance
     if acceptance.is_exact:
-        certain, nodes = accept(drafts, choose)
+        tokens, nodes = accept(drafts, choose)
     else:
-        certain, nodes = accept_relaxed(
+        tokens, nodes = accept_relaxed(
             drafts,
             choose,
             lambda node: sequence.choice.distribution(predictions, entries[node]),
@@ -130,8 +130,8 @@ def _accept_tokens(
         return []
     if sequence.request.boundary is not None and not sequence.output.tokens:
         sequence.output.first_entropy = predictions.entropy(entries[ROOT])
-    logprobs = predictions.logprobs([entries[node] for node in (ROOT, *nodes)], certain)
-    nodes = nodes[: sequence.extend(certain, logprobs)]
+    logprobs = predictions.logprobs([entries[node] for node in (ROOT, *nodes)], tokens)
+    nodes = nodes[: sequence.extend(tokens, logprobs)]
     is_rejected = sequence.output.finish is None and drafts.has_children(nodes[-1] if nodes else ROOT)
     sequence.count_drafts(len(drafts), len(nodes), is_rejected=is_rejected)
     if (delta := sequence.output.take_delta()) is not None:
@@ -144,7 +144,7 @@ def _recycle(
 ) -> None:
     """Keep what the pass predicts after the last token and after each draft, right or wrong."""
     nodes = [ROOT, *range(len(drafts))]
-    seen = predictions.likeliest([entries[node] for node in nodes], WIDTH)
+    seen = predictions.top_tokens([entries[node] for node in nodes], WIDTH)
     sequence.drafter.recycle(drafts, seen)
 
 

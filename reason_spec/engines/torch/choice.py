@@ -8,8 +8,8 @@ from concurrent.futures import Future
 import numpy as np
 import numpy.typing as npt
 
-from reason_spec.engines.base import EngineRequest
 from reason_spec.engines.constraints import TextMatcher
+from reason_spec.engines.generation import EngineRequest
 from reason_spec.engines.torch.predictions import Predictions
 from reason_spec.errors import ReasonSpecError
 from reason_spec.speculation.acceptance import FloatArray, choose_token, truncated_probabilities

@@ -55,7 +55,8 @@ class _Attention(nn.Module):
         angles = positions[..., None, None].float() * self.frequencies
         cos, sin = angles.cos().to(query.dtype), angles.sin().to(query.dtype)
         attended = attend(_rotate(query, cos, sin), _rotate(key, cos, sin), value)
-        return self.o_proj(attended.flatten(-2))  # type: ignore[no-any-return]
+        output: Tensor = self.o_proj(attended.flatten(-2))
+        return output
 
 
 def _rotate(states: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
@@ -71,7 +72,8 @@ class _Mlp(nn.Module):
         self.down_proj = nn.Linear(intermediate, hidden, bias=False)
 
     def forward(self, states: Tensor) -> Tensor:
-        return self.down_proj(functional.silu(self.gate_proj(states)) * self.up_proj(states))  # type: ignore[no-any-return]
+        output: Tensor = self.down_proj(functional.silu(self.gate_proj(states)) * self.up_proj(states))
+        return output
 
 
 class _Layer(nn.Module):
@@ -123,21 +125,24 @@ class EagleHead(nn.Module):
 
     def features(self, states: Tensor) -> Tensor:
         """Join hidden states [..., 3 * hidden size] to features [..., hidden size]."""
-        return self.fc(states)  # type: ignore[no-any-return]
+        features: Tensor = self.fc(states)
+        return features
 
     def forward(self, embedded: Tensor, features: Tensor, positions: Tensor, attend: Attend) -> Tensor:
-        """Return hidden states [..., hidden size], which stand for the features of the next places.
+        """Return hidden states [..., hidden size], which serve as the features of the next positions.
 
         Args:
             embedded: embeddings [..., hidden size] of the tokens.
-            features: those of the places before.
+            features: those of the positions before.
             positions: [...]; only differences matter.
         """
         layer = self.midlayer
         both = torch.cat((layer.input_layernorm(embedded), layer.hidden_norm(features)), -1)
         hidden = features + layer.self_attn(both, positions, attend)
-        return hidden + layer.mlp(layer.post_attention_layernorm(hidden))  # type: ignore[no-any-return]
+        output: Tensor = hidden + layer.mlp(layer.post_attention_layernorm(hidden))
+        return output
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Return logits [..., predicted tokens]."""
-        return self.lm_head(self.norm(hidden))  # type: ignore[no-any-return]
+        logits: Tensor = self.lm_head(self.norm(hidden))
+        return logits

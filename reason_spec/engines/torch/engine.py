@@ -28,7 +28,7 @@ class TorchEngine(WorkerEngine):
     async def load_layers(self, file: Path) -> None:
         """Replace the layers of a pruned draft between two passes; a restarted worker loads them too.
 
-        Cached prefixes are forgotten. Requests under way go on with the new layers.
+        Cached prefixes are forgotten. Requests under way continue with the new layers.
 
         Raises:
             EngineError: the file is damaged or has other layers; the present ones stay.

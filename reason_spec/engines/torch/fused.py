@@ -130,7 +130,7 @@ class FusedDecoder:
         active: ActivePass,
         rows: int,
     ) -> Tensor:
-        """Return what ``rows`` states attend to; those behind them are padding."""
+        """Return what ``rows`` states attend to; those after them are padding."""
         projected = layer.qkv(layer.input_norm(states)).view(len(states), -1, self._head_size)
         rotated = projected[:, : self._num_heads + self._num_kv_heads]
         if layer.qk_norm is not None:

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence as SequenceOf
 from dataclasses import replace
 
-from reason_spec.engines.base import EngineRequest, GenerationResult, Tokenizer
+from reason_spec.engines.base import Tokenizer
+from reason_spec.engines.generation import EngineRequest, GenerationResult
 from reason_spec.engines.output import RequestOutput
 from reason_spec.engines.torch.choice import TokenChoice
 from reason_spec.engines.torch.kv import PrefixTrie
 from reason_spec.engines.torch.sequence import Sequence
 from reason_spec.engines.torch.sequence_drafter import DraftRates, SequenceDrafter
-from reason_spec.engines.torch.texts import Places
+from reason_spec.engines.torch.texts import CachedPrefixes
 from reason_spec.speculation.earlier_texts import EarlierTexts
 from reason_spec.speculation.recycling import RecycledTokens
 from reason_spec.types import Usage
@@ -36,10 +37,10 @@ class GenerationSequence(Sequence):
         earlier: EarlierTexts | None = None,
         choice: TokenChoice | None = None,
         rates: DraftRates | None = None,
-        places: Places | None = None,
+        cached: CachedPrefixes | None = None,
         siblings: RecycledTokens | None = None,
     ) -> None:
-        super().__init__(number, request.prefix, trie, request.priority, places)
+        super().__init__(number, request.prefix, trie, request.priority, cached)
         self.request = request
         self.output = RequestOutput(request, tokenizer, max_context - self.num_prefix)
         self.choice = choice or TokenChoice(request)
@@ -64,7 +65,7 @@ class GenerationSequence(Sequence):
         return ready
 
     def extend(self, tokens: SequenceOf[int], logprobs: SequenceOf[float]) -> int:
-        """Append certain tokens up to the end of the generation; return how many were kept."""
+        """Append generated tokens up to the end of the generation; return how many were kept."""
         self.drafter.learn(tokens)
         before = len(self.output.tokens)
         self.output.extend(tokens, logprobs)

@@ -70,7 +70,7 @@ class TokenJudge(nn.Module):
         return logits
 
     def last(self, count: int) -> list[float]:
-        """Return P(right) of the first ``count`` rows of the last call; rows behind them are padding."""
+        """Return P(right) of the first ``count`` rows of the last call; rows after them are padding."""
         assert self._chances is not None, "no pass has run"
         chances: list[float] = self._chances[:count].tolist()
         return chances

@@ -163,8 +163,8 @@ class LayerSkipping:
         chain = Chain(tokens[start:end].tolist(), sequence.path.slots[:start], 0, WINDOW, 0, 0)
         logits = self._model.run(PassBuilder().build([chain], slots), skipped)
         trie.give_back(slots)
-        came = tokens[start + 1 : end + 1].tolist()
-        hits = [one == other for one, other in zip(logits.argmax(-1).tolist(), came, strict=True)]
+        following = tokens[start + 1 : end + 1].tolist()
+        hits = [one == other for one, other in zip(logits.argmax(-1).tolist(), following, strict=True)]
         return float(sum(hits)) / WINDOW
 
     def _task(self, sequence: GenerationSequence) -> SkipSearch:

@@ -184,7 +184,7 @@ class PassBuilder:
             new=np.asarray(slots[start:end], dtype=np.int64),
             new_positions=np.asarray(self._positions[start:end], dtype=np.int64),
             mask=self._mask(runs, shared, start, end),
-            in_order=len(members) == 1 and _goes_on_in_order(members[0], contexts, slots[start:end]),
+            in_order=len(members) == 1 and _continues_in_order(members[0], contexts, slots[start:end]),
         )
 
     def _add_entries(self, member: Chain, row_start: int, slots: Sequence[int]) -> _Run | None:
@@ -237,7 +237,7 @@ class PassBuilder:
         return mask
 
 
-def _goes_on_in_order(member: Chain, contexts: list[IntArray], slots: Sequence[int]) -> bool:
+def _continues_in_order(member: Chain, contexts: list[IntArray], slots: Sequence[int]) -> bool:
     """Return whether a chain's context is in order, and its entries follow it."""
     if len(contexts) != 1 or contexts[0].shape != member.context.shape or not (member.in_order and slots):
         return False

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from reason_spec.engines.machine import auto_device
+from reason_spec.engines.machine import pick_device, pick_dtype
 from reason_spec.engines.model_files import not_loadable, read_config
 from reason_spec.engines.torch.attention import KeyValueStore, register_attention
 from reason_spec.engines.torch.check import check_against_plain_forward
@@ -17,7 +17,7 @@ from reason_spec.engines.torch.model import Model
 from reason_spec.engines.torch.products import pack_linears
 from reason_spec.engines.torch.trimmed_head import TrimmedHead, read_vocabulary
 from reason_spec.errors import EngineError, UnsupportedModelError
-from reason_spec.loading import LOADING
+from reason_spec.loading import load_causal_lm
 from reason_spec.settings import EngineSettings
 
 if TYPE_CHECKING:
@@ -35,8 +35,8 @@ def load_model(settings: EngineSettings) -> Model:
         UnsupportedModelError: it is not a causal LM made of plain attention layers.
     """
     register_attention()
-    device = _pick_device(settings.device)
-    dtype = _pick_dtype(settings.dtype, device)
+    device = pick_device(settings.device)
+    dtype = pick_dtype(settings.dtype, device)
     config = read_config(settings)
     _refuse_other_architectures(settings.model, config)
     module = _load_module(settings, config, dtype).to(device).eval()
@@ -112,45 +112,19 @@ def _fuse(settings: EngineSettings, module: PreTrainedModel, max_context: int) -
     return None
 
 
-def _pick_device(name: str) -> torch.device:
-    if name == "auto":
-        name = auto_device()
-    try:
-        device = torch.device(name)
-        torch.zeros(1, device=device)
-    except (RuntimeError, AssertionError) as error:
-        first_line = str(error).splitlines()[0]
-        raise EngineError(f"device {name!r} cannot be used: {first_line}; try device: cpu") from None
-    return device
-
-
-def _pick_dtype(name: str, device: torch.device) -> torch.dtype:
-    if name == "auto":
-        return torch.float32 if device.type == "cpu" else torch.bfloat16
-    dtype = getattr(torch, name)
-    assert isinstance(dtype, torch.dtype)
-    return dtype
-
-
 def _load_module(settings: EngineSettings, config: PretrainedConfig, dtype: torch.dtype) -> PreTrainedModel:
-    from transformers import AutoModelForCausalLM
-    from transformers.utils import logging as transformers_logging
-
-    transformers_logging.disable_progress_bar()
     logging.getLogger("transformers").setLevel(logging.ERROR)
     try:
-        with LOADING:
-            module: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
-                settings.model,
-                config=config,
-                dtype=dtype,
-                attn_implementation="eager",
-                trust_remote_code=settings.trust_remote_code,
-                revision=settings.revision,
-            )
+        return load_causal_lm(
+            settings.model,
+            dtype,
+            config=config,
+            attn_implementation="eager",
+            trust_remote_code=settings.trust_remote_code,
+            revision=settings.revision,
+        )
     except Exception as error:
         raise not_loadable(settings.model, error) from error
-    return module
 
 
 def _refuse_other_architectures(name: str, config: PretrainedConfig) -> None:

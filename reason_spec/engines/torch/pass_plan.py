@@ -1,4 +1,4 @@
-"""Plans a pass: which certain tokens and which drafts each running sequence puts into it."""
+"""Plans a pass: which tokens of its text and which drafts each running sequence puts into it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from collections.abc import Sequence as SequenceOf
 from dataclasses import dataclass, field, replace
 
-from reason_spec.engines.base import TIMES_IF_LIKELY
+from reason_spec.engines.generation import TIMES_IF_LIKELY
 from reason_spec.engines.torch.admission import SequenceAdmission
 from reason_spec.engines.torch.generation import GenerationSequence
 from reason_spec.engines.torch.layout import Chain
@@ -18,30 +18,30 @@ from reason_spec.speculation.tree import ROOT, TokenTree
 
 @dataclass(slots=True)
 class ScheduledSequence:
-    """The tokens of one sequence in a pass: certain tokens, then drafts.
+    """The tokens of one sequence in a pass: tokens of its text, then drafts.
 
-    ``completes_text``: the last certain token is the last of the text so far. ``chains`` are the paths
-    through the drafts; each begins with the certain tokens.
+    ``completes_text``: they include the last token of the text so far. ``chains`` are the paths through the
+    drafts; each begins with the tokens of the text.
     """
 
     sequence: Sequence
-    num_certain: int
+    num_text: int
     completes_text: bool
     chains: list[Chain]
     drafts: TokenTree = field(default_factory=TokenTree)
 
     @property
     def num_tokens(self) -> int:
-        return self.num_certain + len(self.drafts)
+        return self.num_text + len(self.drafts)
 
     def add_drafts(self, drafts: TokenTree) -> None:
-        (certain,) = self.chains
+        (text,) = self.chains
         self.drafts = drafts
         self.chains = [
             replace(
-                certain,
-                tokens=[*certain.tokens, *(drafts.tokens[node] for node in path)],
-                num_logits=certain.num_logits + len(path),
+                text,
+                tokens=[*text.tokens, *(drafts.tokens[node] for node in path)],
+                num_logits=text.num_logits + len(path),
                 entries=[],
             )
             for path in drafts.paths()
@@ -54,16 +54,16 @@ class ScheduledSequence:
         return list(dict.fromkeys(entry for entries in wanted for entry in entries))
 
     def entry_of_nodes(self) -> dict[int, int]:
-        """Return the entry of each drafted node, and for `ROOT` that of the last certain token."""
-        entries = {ROOT: self.chains[0].entries[self.num_certain - 1]}
+        """Return the entry of each drafted node, and for `ROOT` that of the last token of the text."""
+        entries = {ROOT: self.chains[0].entries[self.num_text - 1]}
         if self.drafts:
             for path, chain in zip(self.drafts.paths(), self.chains, strict=True):
-                entries.update(zip(path, chain.entries[self.num_certain :], strict=True))
+                entries.update(zip(path, chain.entries[self.num_text :], strict=True))
         return entries
 
 
 class PassPlanner:
-    """Gives each running sequence a piece of its prompt, or one certain token with drafts.
+    """Gives each running sequence a piece of its prompt, or the last token of its text with drafts.
 
     Args:
         prefill_chunk: the most prompt tokens of a pass, over all sequences.
@@ -81,19 +81,19 @@ class PassPlanner:
     def plan(self, live: Iterable[Sequence]) -> list[ScheduledSequence]:
         """Return the tokens of the pass, the most urgent sequence first.
 
-        Certain tokens get their slots before any drafts do. Slots of a sequence that is suspended on the way
-        serve the more urgent ones.
+        Tokens of the texts get their slots before any drafts do. Slots of a sequence that is suspended on the
+        way serve the more urgent ones.
 
         Args:
             live: all sequences, waiting ones too.
         """
-        scheduled = self._certain_tokens(live)
-        num_slots = sum(one.num_certain for one in scheduled)
+        scheduled = self._text_tokens(live)
+        num_slots = sum(one.num_text for one in scheduled)
         for one, limit in zip(scheduled, self._draft_limits(scheduled), strict=True):
             num_slots += self._add_drafts(one, num_slots, limit)
         return scheduled
 
-    def _certain_tokens(self, live: Iterable[Sequence]) -> list[ScheduledSequence]:
+    def _text_tokens(self, live: Iterable[Sequence]) -> list[ScheduledSequence]:
         prefill_left = self._prefill_chunk
         num_slots = 0
         scheduled: list[ScheduledSequence] = []
@@ -104,20 +104,20 @@ class PassPlanner:
             allowed = 1 if sequence.num_pending == 1 else prefill_left
             if is_scoring:
                 allowed = min(prefill_left, self._score_chunk)
-            num_certain = min(sequence.num_pending, allowed)
-            if num_certain == 0:
+            num_text = min(sequence.num_pending, allowed)
+            if num_text == 0:
                 continue
-            if not self._admission.reserve(num_slots + num_certain, sequence):
+            if not self._admission.reserve(num_slots + num_text, sequence):
                 break
-            num_slots += num_certain
+            num_slots += num_text
             if sequence.num_pending > 1 or is_scoring:
-                prefill_left -= num_certain
-            scheduled.append(self._schedule(sequence, num_certain, live))
+                prefill_left -= num_text
+            scheduled.append(self._schedule(sequence, num_text, live))
         return scheduled
 
-    def _schedule(self, sequence: Sequence, num_certain: int, live: Iterable[Sequence]) -> ScheduledSequence:
+    def _schedule(self, sequence: Sequence, num_text: int, live: Iterable[Sequence]) -> ScheduledSequence:
         start = len(sequence.path)
-        end = start + num_certain
+        end = start + num_text
         chain = Chain(
             tokens=sequence.tokens.values[start:end].tolist(),
             context=sequence.path.slots,
@@ -127,7 +127,7 @@ class PassPlanner:
             group=sequence.group,
             shared_context=min(start, self._admission.groups.num_shared_by(sequence)),
         )
-        return ScheduledSequence(sequence, num_certain, end == len(sequence.tokens), [chain])
+        return ScheduledSequence(sequence, num_text, end == len(sequence.tokens), [chain])
 
     def _first_needed(self, sequence: Sequence, live: Iterable[Sequence]) -> int:
         """Return the place of the first token whose prediction this sequence or another one needs.

@@ -78,8 +78,8 @@ class Predictions:
     def row(self, entry: int) -> npt.NDArray[np.float32]:
         return self._logits[self._row_of[entry]].float().cpu().numpy()
 
-    def likeliest(self, entries: Sequence[int], width: int) -> list[NextTokens]:
-        """Return the likeliest tokens of entries with their probabilities, in descending order."""
+    def top_tokens(self, entries: Sequence[int], width: int) -> list[NextTokens]:
+        """Return the most likely tokens of entries with their probabilities, in descending order."""
         rows = torch.tensor([self._row_of[entry] for entry in entries], device=self._logits.device)
         logits, tokens = torch.topk(self._logits[rows], min(width, self._logits.shape[-1]), dim=-1)
         chances = torch.exp(logits.float() - self._log_normalizer[rows, None])

@@ -11,8 +11,9 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from reason_spec.engines.base import EngineRequest, Hint, Tokenizer
+from reason_spec.engines.base import Tokenizer
 from reason_spec.engines.constraints import BackgroundCompiler
+from reason_spec.engines.generation import EngineRequest, Hint
 from reason_spec.engines.limits import Limits
 from reason_spec.engines.stats import EngineStats
 from reason_spec.engines.torch.acceptor import Acceptor
@@ -26,7 +27,7 @@ from reason_spec.engines.torch.pass_plan import PassPlanner, ScheduledSequence
 from reason_spec.engines.torch.predictions import Predictions
 from reason_spec.engines.torch.sequence import ChoiceSequence, ScoringSequence, Sequence
 from reason_spec.engines.torch.sequence_drafter import DraftRates
-from reason_spec.engines.torch.texts import Places
+from reason_spec.engines.torch.texts import CachedPrefixes
 from reason_spec.engines.torch.token_drafts import DraftModel, TokenDrafts
 from reason_spec.engines.worker.loop import Result, StepReport
 from reason_spec.engines.worker.pass_times import PassTimes
@@ -95,7 +96,7 @@ class Scheduler:
         self._debug = debug
         self._limits = Limits(runner.max_context, runner.vocab_size, "max_context, at most cache_tokens")
         self._trie = PrefixTrie(num_slots)
-        self._places = Places()
+        self._cached = CachedPrefixes()
         self.pass_times = pass_times or PassTimes()
         self._admission = SequenceAdmission(self._trie, max_running)
         score_chunk = min(prefill_chunk, max(16, _MAX_SCORE_LOGITS // runner.vocab_size))
@@ -133,7 +134,7 @@ class Scheduler:
             self._earlier,
             TokenChoice(request, compiling),
             entry_of(self._draft_rates, request.cache_key, lambda: DraftRates(self._runner.vocab_size)),
-            self._places,
+            self._cached,
             self._siblings_of(request),
         )
         sequence.drafter.offer_hint(Hint(self._limits.known_tokens(request.hint)))
@@ -143,7 +144,7 @@ class Scheduler:
         self, number: int, prefix: Prefix, continuation: tuple[int, ...], *, alternatives: bool = False
     ) -> None:
         kind = ChoiceSequence if alternatives else ScoringSequence
-        sequence = kind(number, prefix, continuation, self._trie, self._places)
+        sequence = kind(number, prefix, continuation, self._trie, self._cached)
         self._enqueue(sequence, num_needed=1 if continuation else 0)
 
     def cancel(self, number: int) -> None:
@@ -165,17 +166,17 @@ class Scheduler:
 
     def reset_prefix_cache(self) -> None:
         self._trie.clear()
-        self._places.clear()
+        self._cached.clear()
         self._acceptor.clear()
 
     def evict_first(self, owner: str, tokens: tuple[int, ...]) -> None:
         self._trie.evict_first(owner, tokens)
 
     def forget_prefixes(self) -> None:
-        """Let no later request begin from what was computed so far; live ones go on from it."""
+        """Let no later request begin from what was computed so far; live ones continue from it."""
         self._trie.forget()
-        # Live requests go on to note their places in the old ones.
-        self._places = Places()
+        # Live requests continue to store their prefixes in the old one.
+        self._cached = CachedPrefixes()
         self._acceptor.clear()
 
     def set_num_threads(self, num_threads: int) -> None:
@@ -279,7 +280,7 @@ class Scheduler:
         num_tokens = len(layout.tokens)
         self.num_tokens_run += num_tokens
         self.pass_times.add(num_tokens, seconds)
-        if all(one.num_certain == 1 for one in scheduled):
+        if all(one.num_text == 1 for one in scheduled):
             self.pass_times.add_generated(num_new, seconds + drafting)
             self.pass_times.add_batch(num_tokens, len(scheduled), seconds)
 

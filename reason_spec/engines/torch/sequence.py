@@ -6,9 +6,9 @@ from collections.abc import Sequence as SequenceOf
 from itertools import count
 from typing import Any
 
-from reason_spec.engines.base import Score
+from reason_spec.engines.generation import Score
 from reason_spec.engines.torch.kv import PrefixTrie, TrieNode
-from reason_spec.engines.torch.texts import Path, Places, SharedArray
+from reason_spec.engines.torch.texts import CachedPrefixes, Path, SharedArray
 from reason_spec.types import Prefix, Usage
 
 _arrivals = count()
@@ -21,14 +21,14 @@ class Sequence:
     """
 
     def __init__(
-        self, number: int, prefix: Prefix, trie: PrefixTrie, priority: int, places: Places | None
+        self, number: int, prefix: Prefix, trie: PrefixTrie, priority: int, cached: CachedPrefixes | None
     ) -> None:
         self.number = number
         self.priority = priority
         self._arrival = next(_arrivals)
         self._prefix = prefix
-        self._places = places or Places()
-        found = next((place for node in prefix.nodes() if (place := self._places.find(node))), None)
+        self._cached = cached or CachedPrefixes()
+        found = next((found for node in prefix.nodes() if (found := self._cached.find(node))), None)
         self.tokens = SharedArray() if found is None else found.tokens.beginning(len(found.tokens))
         self.num_known = len(self.tokens)
         self.tokens.extend(prefix.tokens_after(self.num_known))
@@ -53,7 +53,7 @@ class Sequence:
 
     @property
     def num_pending(self) -> int:
-        """Certain tokens whose keys and values are not computed yet."""
+        """Tokens of the text whose keys and values are not computed yet."""
         return len(self.tokens) - len(self.path)
 
     @property
@@ -72,7 +72,7 @@ class Sequence:
 
     @property
     def first_predicting(self) -> int:
-        """The place of the first token whose prediction is still needed."""
+        """The index of the first token whose prediction is still needed."""
         return len(self.tokens) - 1
 
     @property
@@ -93,7 +93,7 @@ class Sequence:
             if self._ahead:
                 limit = min(limit, len(self._ahead[-1]))
             self.path.follow(self.tokens.values, limit)
-            self._keep_places()
+            self._keep_cached()
             if len(self.path) < limit or limit == self.first_predicting:
                 break
         self._count_cached(before)
@@ -101,22 +101,22 @@ class Sequence:
     def step_to(self, node: TrieNode) -> None:
         """Advance to a computed node of the text."""
         self.path.step_to(node)
-        self._keep_places()
+        self._keep_cached()
 
     def _begin(self) -> None:
-        """Go to the last cached place of the prefix."""
+        """Go to the longest cached beginning of the prefix."""
         self._ahead = []
         for node in self._prefix.nodes():
-            place = self._places.find(node)
-            if place is not None and place.is_cached:
-                self.path.begin_at(place, self.first_predicting)
+            found = self._cached.find(node)
+            if found is not None and found.is_cached:
+                self.path.begin_at(found, self.first_predicting)
                 return
             if len(node):
                 self._ahead.append(node)
 
-    def _keep_places(self) -> None:
+    def _keep_cached(self) -> None:
         while self._ahead and len(self._ahead[-1]) <= len(self.path):
-            self._places.keep(self._ahead.pop(), self.path.place(self.tokens))
+            self._cached.keep(self._ahead.pop(), self.path.cached(self.tokens))
 
     def predicting_node(self) -> TrieNode | None:
         """Return the node of the first token whose prediction is needed, if it is next and computed."""
@@ -151,9 +151,9 @@ class ScoringSequence(Sequence):
         prefix: Prefix,
         continuation: SequenceOf[int],
         trie: PrefixTrie,
-        places: Places | None = None,
+        cached: CachedPrefixes | None = None,
     ) -> None:
-        super().__init__(number, prefix, trie, priority=0, places=places)
+        super().__init__(number, prefix, trie, priority=0, cached=cached)
         self.tokens.extend(self._tokens_to_run(continuation))
         self.continuation = tuple(continuation)
         self.logprobs: list[float] = []

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
-from reason_spec.engines.base import TIMES_IF_LIKELY, EngineRequest, Hint
+from reason_spec.engines.generation import TIMES_IF_LIKELY, EngineRequest, Hint
 from reason_spec.engines.output import RequestOutput
 from reason_spec.engines.torch.choice import TokenChoice
 from reason_spec.engines.torch.texts import SharedArray
@@ -36,7 +36,7 @@ _LEAST = 0.02
 
 
 class DraftRates:
-    """What an engine has learnt from the drafts of all requests of one cache key.
+    """What an engine has learned from the drafts of all requests of one cache key.
 
     Args:
         vocab_size: the length of the model's logits.
@@ -120,7 +120,7 @@ class SequenceDrafter:
         """The length of the text, and what prompt lookup found for it."""
         self._sources: list[Source] = []
         self._drafted: Proposal | None = None
-        """The tree of all sources for the next pass, the likeliest first; None until it is asked for."""
+        """The tree of all sources for the next pass, the most likely first; None until it is asked for."""
 
     def offer_hint(self, hint: Hint) -> None:
         """Replace the hint of one index; hints of all indices are followed."""
@@ -159,7 +159,7 @@ class SequenceDrafter:
 
     @property
     def recycles(self) -> bool:
-        """Whether passes are asked for their likeliest tokens."""
+        """Whether passes are asked for their most likely tokens."""
         return bool(self._tables)
 
     def recycle(self, drafts: TokenTree, seen: Sequence[NextTokens]) -> None:
@@ -191,11 +191,11 @@ class SequenceDrafter:
         return Demand(expected / (1.0 + expected), len(found.tokens))
 
     def propose(self, least_chance: float = 0.0, limit: int | None = None) -> TokenTree:
-        """Return the likeliest drafts of all sources as one tree.
+        """Return the most likely drafts of all sources as one tree.
 
         Args:
             least_chance: the chance below which a token costs more time than it saves. The first one is
-                drafted in any case, so that the times of passes go on being measured. It does not apply where
+                drafted in any case, so that the times of passes are still measured. It does not apply where
                 earlier texts propose something: a tenant's drafts must not depend on the speed that others
                 leave.
             limit: the most tokens; None for as many as the request allows.
@@ -210,13 +210,13 @@ class SequenceDrafter:
         drafts = TokenTree(found.tokens, found.parents).first(count).pruned(self._output.length_to_end)
         return self._choice.drafts(drafts, longest)
 
-    def learn(self, certain: Sequence[int]) -> None:
-        """Update the acceptance rates by the tokens that the pass made certain."""
+    def learn(self, generated: Sequence[int]) -> None:
+        """Update the acceptance rates by the tokens that the pass generated."""
         if self._request.draft_tree == "sequoia":
-            self._rates.by_rank.learn(self._sources, certain)
+            self._rates.by_rank.learn(self._sources, generated)
         for source in self._sources:
-            source.learn(certain)
-        self._rates.by_model.learn(self._model_draft.chain, certain, len(self._tokens))
+            source.learn(generated)
+        self._rates.by_model.learn(self._model_draft.chain, generated, len(self._tokens))
         self._sources, self._drafted, self._model_draft = [], None, ModelDraft()
 
     def follow(self, tokens: Sequence[int]) -> None:

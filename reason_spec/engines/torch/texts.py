@@ -1,8 +1,8 @@
 """Cached positions of prefixes, so that the cost of a step does not depend on the length of the text.
 
-A prefix is a chain of nodes, and the next request extends the chain. `Places` keeps the node of the trie, and
-the arrays of tokens and slots, for each node of a prefix. So a request starts where the previous one ended,
-not at the root of the trie.
+A prefix is a chain of nodes, and the next request extends the chain. `CachedPrefixes` keeps the node of the
+trie, and the arrays of tokens and slots, for each node of a prefix. So a request starts where the previous
+one ended, not at the root of the trie.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from reason_spec.engines.torch.layout import IntArray
 from reason_spec.types import Prefix
 
 _MAX_KEPT = 1 << 23
-"""The most tokens of all places: 128 MB with their slots, if no two share memory."""
+"""The most tokens of all prefixes: 128 MB with their slots, if no two share memory."""
 _READ_TOKENS = 256
 """Tokens that are read at once while a path is followed."""
 
@@ -139,16 +139,16 @@ class Path:
     def slots(self) -> IntArray:
         return self._slots.values
 
-    def begin_at(self, place: CachedPrefix, limit: int) -> None:
-        """Go from the root to a cached place, at most ``limit`` tokens far."""
+    def begin_at(self, cached: CachedPrefix, limit: int) -> None:
+        """Go from the root to the end of a cached prefix, at most ``limit`` tokens far."""
         assert self.tip is self.root
-        node, slots = place.node, place.slots
+        node, slots = cached.node, cached.slots
         for _ in range(len(slots) - limit):
             assert node.parent is not None
             node = node.parent
         self._trie.hold(node)
         self._trie.release(self.tip)
-        self.tip, self.in_order = node, place.in_order
+        self.tip, self.in_order = node, cached.in_order
         self._slots = slots.beginning(min(limit, len(slots)))
 
     def step_to(self, child: TrieNode) -> None:
@@ -169,7 +169,7 @@ class Path:
                 self.step_to(child)
         return len(self) - before
 
-    def place(self, tokens: SharedArray) -> CachedPrefix:
+    def cached(self, tokens: SharedArray) -> CachedPrefix:
         """Return the cached prefix that ends at the tip."""
         return CachedPrefix(
             tokens.beginning(len(self)), self.tip, self._slots.beginning(len(self)), self.in_order
@@ -186,38 +186,38 @@ class Path:
         self._trie.release(self.tip)
 
 
-class Places:
+class CachedPrefixes:
     """Cached positions of referenced prefixes, at most ``max_kept`` tokens, by least recent use."""
 
     def __init__(self, max_kept: int = _MAX_KEPT) -> None:
         self._max_kept = max_kept
-        # An upper bound: places of garbage-collected prefixes are not subtracted.
+        # An upper bound: garbage-collected prefixes are not subtracted.
         self._num_kept = 0
-        self._places: WeakKeyDictionary[Prefix, CachedPrefix] = WeakKeyDictionary()
+        self._cached: WeakKeyDictionary[Prefix, CachedPrefix] = WeakKeyDictionary()
 
     def find(self, prefix: Prefix) -> CachedPrefix | None:
-        if (place := self._places.pop(prefix, None)) is not None:
-            self._places[prefix] = place
-        return place
+        if (cached := self._cached.pop(prefix, None)) is not None:
+            self._cached[prefix] = cached
+        return cached
 
-    def keep(self, prefix: Prefix, place: CachedPrefix) -> None:
+    def keep(self, prefix: Prefix, cached: CachedPrefix) -> None:
         """Store the position of a prefix with valid tokens."""
-        if self._places.pop(prefix, None) is None:
+        if self._cached.pop(prefix, None) is None:
             self._num_kept += len(prefix)
-        self._places[prefix] = place
+        self._cached[prefix] = cached
         if self._num_kept > self._max_kept:
             self._drop_oldest()
 
     def clear(self) -> None:
-        self._places.clear()
+        self._cached.clear()
         self._num_kept = 0
 
     def _drop_oldest(self) -> None:
         """Evict down to half of the limit, so that recounts are rare."""
-        prefixes = list(self._places)
+        prefixes = list(self._cached)
         self._num_kept = sum(map(len, prefixes))
         for prefix in prefixes[:-1]:
             if self._num_kept <= self._max_kept // 2:
                 return
-            del self._places[prefix]
+            del self._cached[prefix]
             self._num_kept -= len(prefix)

@@ -90,7 +90,7 @@ class DraftLane:
 class SequenceDraft:
     """What a draft model writes for one sequence: a chain, or under ``eagle2`` a beam, level by level.
 
-    ``lanes`` are the paths that the next pass of the draft model continues; ``predicted`` are its likeliest
+    ``lanes`` are the paths that the next pass of the draft model continues; ``predicted`` are its most likely
     tokens after each path.
 
     Args:
@@ -116,10 +116,10 @@ class SequenceDraft:
         self.lanes = [self.best]
 
     def grow(self, rows: SequenceOf[tuple[Tensor, NextTokens]]) -> None:
-        """Continue the lanes by their logits ``[vocabulary]`` and their likeliest tokens."""
+        """Continue the lanes by their logits ``[vocabulary]`` and their most likely tokens."""
         children: list[tuple[float, int, DraftLane, int]] = []
-        for lane, (logits, likeliest) in zip(self.lanes, rows, strict=True):
-            for token, share in self._choices(lane, logits, likeliest):
+        for lane, (logits, top_tokens) in zip(self.lanes, rows, strict=True):
+            for token, share in self._choices(lane, logits, top_tokens):
                 children.append((lane.chance * share, -len(children), lane, token))
         best = nlargest(self._width, children, key=lambda child: child[:2])
         self.lanes = [
@@ -148,11 +148,13 @@ class SequenceDraft:
             drafted._replace(chances=(*drafted.chances[:-1], reached)) if self._is_beam else drafted
         )
 
-    def _choices(self, lane: DraftLane, logits: Tensor, likeliest: NextTokens) -> Iterable[tuple[int, float]]:
+    def _choices(
+        self, lane: DraftLane, logits: Tensor, top_tokens: NextTokens
+    ) -> Iterable[tuple[int, float]]:
         """Return the next tokens; sampled ones take the noise that the target will take there."""
         position = len(lane.sequence.tokens) + len(lane.tokens)
         sampling = lane.sequence.request.sampling
-        found = with_noise(likeliest, sampling, position, logits.shape[-1])
+        found = with_noise(top_tokens, sampling, position, logits.shape[-1])
         self.predicted[tuple(lane.tokens)] = found
         if self._is_beam:
             return zip(*found, strict=True)
@@ -195,7 +197,7 @@ class TokenDrafts:
     def draft(self, running: Iterable[Sequence]) -> float:
         """Draft for the next pass; return the seconds it took."""
         generating = [one for one in running if isinstance(one, GenerationSequence) and not one.finished]
-        # The first token of a text has nothing before it, from which a draft model could go on.
+        # The first token of a text has nothing before it, from which a draft model could continue.
         waiting = [
             one for one in generating if one.num_pending == 1 and len(one.path) and one.drafter.model_budget
         ]
@@ -232,18 +234,18 @@ class TokenDrafts:
             started = time.perf_counter()
             lanes = [lane for draft in live for lane in draft.lanes]
             logits = self._model.run(lanes)
-            rows = iter(zip(logits, _likeliest(logits), strict=True))
+            rows = iter(zip(logits, _top_tokens(logits), strict=True))
             for draft in live:
                 draft.grow(list(islice(rows, len(draft.lanes))))
             # The first pass may hold a whole prompt.
             if len(live[0].best.tokens) > 1:
                 self._record(time.perf_counter() - started)
-            live = self._going_on(live)
+            live = self._continuing(live)
         self._trie.give_back(slots)
         for draft in drafts:
             draft.sequence.drafter.offer_model_draft(ModelDraft(draft.best.proposal, draft.predicted))
 
-    def _going_on(self, drafts: SequenceOf[SequenceDraft]) -> list[SequenceDraft]:
+    def _continuing(self, drafts: SequenceOf[SequenceDraft]) -> list[SequenceDraft]:
         """Return the drafts that one more token is added to, each by the rule of its request."""
         live = [draft for draft in drafts if draft.lanes and not draft.is_long_enough]
         by_gain = [draft for draft in live if not draft.has_threshold]
@@ -262,6 +264,6 @@ class TokenDrafts:
         self.seconds_per_token = _TIME_DECAY * before + (1 - _TIME_DECAY) * seconds
 
 
-def _likeliest(logits: Tensor) -> list[NextTokens]:
+def _top_tokens(logits: Tensor) -> list[NextTokens]:
     rows = range(len(logits))
-    return Predictions.of_pass(logits, rows).likeliest(rows, WIDTH)
+    return Predictions.of_pass(logits, rows).top_tokens(rows, WIDTH)

@@ -6,7 +6,8 @@ import logging
 from math import isnan
 from typing import ClassVar
 
-from reason_spec.engines.base import Engine, Score
+from reason_spec.engines.base import Engine
+from reason_spec.engines.generation import Score
 from reason_spec.engines.vllm.arguments import TESTED, require_vllm, takes_hints, worker_environment
 from reason_spec.engines.worker.engine import WorkerEngine
 from reason_spec.settings import EngineSettings, SuffixSettings

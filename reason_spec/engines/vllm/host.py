@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from pydantic import ValidationError
 
-from reason_spec.engines.base import EngineRequest
+from reason_spec.engines.generation import EngineRequest
 from reason_spec.engines.text_updates import TextUpdate
 from reason_spec.engines.tokenizer import load_tokenizer
 from reason_spec.engines.vllm.arguments import engine_arguments, require_vllm

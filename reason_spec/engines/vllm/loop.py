@@ -7,7 +7,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from reason_spec.engines.base import EngineRequest, Hint, Score, Tokenizer
+from reason_spec.engines.base import Tokenizer
+from reason_spec.engines.generation import EngineRequest, Hint, Score
 from reason_spec.engines.limits import Limits
 from reason_spec.engines.stats import EngineStats
 from reason_spec.engines.vllm.requests import (

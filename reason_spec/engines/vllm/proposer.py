@@ -11,7 +11,7 @@ from typing import Any, cast
 
 import numpy.typing as npt
 
-from reason_spec.engines.base import Hint, TokenDrafterName
+from reason_spec.engines.generation import Hint, TokenDrafterName
 from reason_spec.engines.text_updates import TextUpdate, apply_update
 from reason_spec.engines.worker.loop import open_earlier_texts
 from reason_spec.engines.worker.messages import Start
@@ -184,8 +184,8 @@ class RequestDrafts:
 
     def propose(self, text: npt.NDArray[Any], room: int) -> list[int]:
         """Learn the outcome of the last draft, and draft the next tokens of ``text``, prompt included."""
-        came = text[self._num_taken :].tolist() if self._proposed else []
-        self._rate.learn(self._proposed, came)
+        generated = text[self._num_taken :].tolist() if self._proposed else []
+        self._rate.learn(self._proposed, generated)
         self._proposed = self._propose(text, room)
         return list(self._proposed)
 

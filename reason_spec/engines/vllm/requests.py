@@ -6,7 +6,8 @@ from collections import Counter
 from math import nan
 from typing import Any
 
-from reason_spec.engines.base import EngineRequest, GenerationResult, Score, Tokenizer
+from reason_spec.engines.base import Tokenizer
+from reason_spec.engines.generation import EngineRequest, GenerationResult, Score
 from reason_spec.engines.grammars import bounded_grammar, bounded_schema, structured_outputs
 from reason_spec.engines.output import RequestOutput
 from reason_spec.engines.vllm.proposer import EXTRA_ARGUMENT
@@ -29,7 +30,7 @@ class GenerationState:
         self._num_rejections = 0
 
     def take(self, vllm_output: Any) -> None:
-        """Take the tokens that one pass made certain, up to the end of the generation."""
+        """Take the tokens that one pass generated, up to the end of the generation."""
         (completion,) = vllm_output.outputs
         self._num_passes += 1
         self._num_cached = vllm_output.num_cached_tokens or self._num_cached

@@ -6,8 +6,9 @@ import asyncio
 from dataclasses import replace
 from typing import ClassVar
 
-from reason_spec.engines.base import Engine, EngineRequest, Generation, Score, Tokenizer
+from reason_spec.engines.base import Engine, Tokenizer
 from reason_spec.engines.constraints import BackgroundCompiler, require_end
+from reason_spec.engines.generation import EngineRequest, Generation, Score
 from reason_spec.engines.stats import EngineStats, PassTime
 from reason_spec.engines.text_updates import TextUpdate
 from reason_spec.engines.tokenizer import HuggingFaceTokenizer, load_tokenizer
@@ -139,11 +140,11 @@ class WorkerEngine(Engine):
             phase, self.phase = self.phase, ""
             await self.close()
             if isinstance(error, TimeoutError):
-                last = self._supervisor.last_words
+                last = self._supervisor.last_output
                 raise EngineError(
                     f"engine {self.name!r}: model {self.settings.model!r} was not loaded within "
                     f"start_timeout={self.settings.start_timeout:g} seconds; set a longer start_timeout "
-                    f"(it was {phase})" + (f". Its last words: {last}" if last else "")
+                    f"(it was {phase})" + (f". Its last output: {last}" if last else "")
                 ) from None
             raise
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol, TypeAlias
 
-from reason_spec.engines.base import Delta, EngineRequest, GenerationResult, Hint, Score
+from reason_spec.engines.generation import Delta, EngineRequest, GenerationResult, Hint, Score
 from reason_spec.engines.stats import EngineStats
 from reason_spec.engines.text_updates import TextUpdate
 from reason_spec.engines.weights import identify_model

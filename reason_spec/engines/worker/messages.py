@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
 
-from reason_spec.engines.base import Delta, EngineRequest, GenerationResult, Hint, Score
+from reason_spec.engines.generation import Delta, EngineRequest, GenerationResult, Hint, Score
 from reason_spec.engines.stats import EngineStats, PassTime
 from reason_spec.engines.text_updates import TextUpdate
 from reason_spec.settings import EngineSettings, SuffixSettings

@@ -99,12 +99,12 @@ class PassTimes:
         return fitted[2]
 
     def add_generated(self, num_tokens: int, seconds: float) -> None:
-        """Record the number of tokens that a pass made certain."""
+        """Record the number of tokens that a pass generated."""
         self._generated = self._generated * _DECAY + num_tokens
         self._seconds = self._seconds * _DECAY + seconds
 
     def tokens_in(self, seconds: float) -> float:
-        """Return how many tokens become certain in that time at the present rate; 0 while it is unknown."""
+        """Return how many tokens are generated in that time at the present rate; 0 while it is unknown."""
         return 0.0 if self._seconds <= 0 else seconds * self._generated / self._seconds
 
     @property

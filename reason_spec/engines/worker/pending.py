@@ -7,7 +7,7 @@ from dataclasses import replace
 from itertools import count
 from typing import TypeVar
 
-from reason_spec.engines.base import Generation, GenerationResult, Score
+from reason_spec.engines.generation import Generation, GenerationResult, Score
 from reason_spec.engines.worker.messages import Reply
 from reason_spec.errors import EngineError
 from reason_spec.types import FinishReason, Usage

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import os
@@ -16,7 +17,7 @@ from typing import NamedTuple
 from reason_spec.engines.worker.channel import Channel
 from reason_spec.engines.worker.messages import FromWorker, ToWorker
 
-_LAST_WORDS_BYTES = 2000
+_LAST_OUTPUT_BYTES = 2000
 _EXIT_SECONDS = 2.0
 _BOOTSTRAP = (
     "import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
@@ -30,7 +31,7 @@ class Ending(NamedTuple):
     """How a worker ended: its exit status (negative: a signal) and the end of what it printed."""
 
     status: int
-    last_words: str
+    last_output: str
 
     def describe(self) -> str:
         if self.status < 0:
@@ -43,7 +44,7 @@ class Ending(NamedTuple):
 
     @property
     def last_line(self) -> str:
-        return "".join(self.last_words.strip().splitlines()[-1:])
+        return "".join(self.last_output.strip().splitlines()[-1:])
 
 
 class WorkerProcess:
@@ -75,6 +76,7 @@ class WorkerProcess:
                 start_new_session=True,
             )
         self._channel = Channel(ours)
+        self._outbox: list[ToWorker] = []
 
     @property
     def pid(self) -> int:
@@ -87,16 +89,27 @@ class WorkerProcess:
     def fileno(self) -> int:
         return self._channel.fileno()
 
-    def send(self, messages: Sequence[ToWorker]) -> None:
-        """Send without blocking; ignored if the worker has ended."""
-        self._channel.send(messages)
+    def send(self, message: ToWorker) -> None:
+        """Send with the other messages of this turn of the event loop: each write wakes the worker.
+
+        It does not block, and is ignored if the worker has ended.
+        """
+        if not self._outbox:
+            asyncio.get_running_loop().call_soon(self._flush)
+        self._outbox.append(message)
+
+    def _flush(self) -> None:
+        messages, self._outbox = self._outbox, []
+        if messages:
+            self._channel.send(messages)
 
     def receive(self) -> Sequence[FromWorker] | None:
         """Return the messages received, None if the worker has ended; call it when the pipe is readable."""
         return self._channel.receive()
 
     def detach(self) -> None:
-        """Leave the event loop."""
+        """Leave the event loop; unsent messages are dropped."""
+        self._outbox.clear()
         self._channel.detach()
 
     def kill(self) -> None:
@@ -116,7 +129,7 @@ class WorkerProcess:
         self.kill()
         with self._output as output:
             size = output.seek(0, os.SEEK_END)
-            output.seek(max(0, size - _LAST_WORDS_BYTES))
+            output.seek(max(0, size - _LAST_OUTPUT_BYTES))
             return Ending(status, output.read().decode(errors="replace"))
 
 

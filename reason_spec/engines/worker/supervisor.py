@@ -26,7 +26,7 @@ logger = logging.getLogger(__name__)
 _CLOSE_SECONDS = 5.0
 _MAX_RESTARTS = 5
 _SETTLED_SECONDS = 300.0
-"""After this time without a death the count of restarts begins anew."""
+"""After this time without a death the count of restarts is reset."""
 
 
 class Supervisor:
@@ -59,13 +59,12 @@ class Supervisor:
         self._hung_up = asyncio.Event()
         self._ending: asyncio.Task[None] | None = None
         self._returning: asyncio.Task[None] | None = None
-        self._outbox: list[ToWorker] = []
         self._has_served = False
         self._is_kept_alive = False
         self._num_restarts = 0
         self.closing = False
         self.num_deaths = 0
-        self.last_words = ""
+        self.last_output = ""
         self.failure: str | None = None
         """Why requests fail now; None while the worker runs."""
 
@@ -98,8 +97,7 @@ class Supervisor:
         self._ready = loop.create_future()
         self._hung_up.clear()
         self._ending = None
-        self._outbox.clear()
-        self.last_words = ""
+        self.last_output = ""
         self._pulse = Pulse(self._settings.hang_timeout)
         self._worker, first = self._launch()
         loop.add_reader(self._worker.fileno(), self._receive)
@@ -188,10 +186,9 @@ class Supervisor:
     # --- the pipe ----------------------------------------------------------------------------------
 
     def send(self, message: ToWorker) -> None:
-        """Send with the other messages of this turn of the event loop: each write wakes the worker."""
-        if not self._outbox:
-            asyncio.get_running_loop().call_soon(self._flush)
-        self._outbox.append(message)
+        """Send a message; ignored without a worker."""
+        if self._worker is not None and not self._hung_up.is_set():
+            self._worker.send(message)
 
     def cancel(self, number: int) -> None:
         """Ask the worker to stop a request; `Pulse` kills a worker that does not confirm it."""
@@ -201,12 +198,6 @@ class Supervisor:
     def confirmed(self, number: int) -> None:
         """Note that a request has ended in the worker."""
         self._pulse.confirmed(number)
-
-    def _flush(self) -> None:
-        messages, self._outbox = self._outbox, []
-        if messages and self._worker is not None and not self._hung_up.is_set():
-            # If the worker has ended, the reader notices.
-            self._worker.send(messages)
 
     def _receive(self) -> None:
         assert self._worker is not None
@@ -231,7 +222,7 @@ class Supervisor:
                 kind = UnsupportedModelError if unsupported else EngineError
                 self._fail_start(kind(f"engine {self._name!r}: {text}"))
             case Died(text):
-                self.last_words = text
+                self.last_output = text
             case _:
                 self._handle(message)
 
@@ -258,7 +249,7 @@ class Supervisor:
         if self._pulse.lived > _SETTLED_SECONDS:
             self._num_restarts = 0
         if reason is not None:
-            self.last_words = reason
+            self.last_output = reason
             worker.kill()
 
     def _end_soon(self) -> None:
@@ -271,9 +262,9 @@ class Supervisor:
         if worker is None:
             return
         worker.detach()
-        died = self.last_words
+        died = self.last_output
         ending = await asyncio.to_thread(worker.end)
-        self.last_words = self.last_words or ending.last_line
+        self.last_output = self.last_output or ending.last_line
         comes_back = self._is_kept_alive and self._has_served and not self.closing
         if self.failure is None or not self.closing:
             remedy = "it is being started again" if comes_back else "start the engine again"

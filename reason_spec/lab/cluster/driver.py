@@ -231,7 +231,7 @@ class Driver:
 
 
 class _WorkerLostError(Exception):
-    """A worker cannot go on; the message says why."""
+    """A worker cannot continue; the message says why."""
 
 
 class _Worker:
@@ -310,7 +310,7 @@ def _ray_errors(engine_error: type[Exception]) -> Iterator[None]:
             raise
         raise engine_error(str(error.cause)) from None
     except RayError as error:
-        # Ray explains a dead actor in paragraphs, the cause behind "exit detail".
+        # Ray explains a dead actor in paragraphs, the cause after "exit detail".
         text = " ".join(str(error).split())
         _, found, detail = text.partition("exit detail: ")
         raise _WorkerLostError((detail if found else text)[:_REASON_LENGTH]) from None

@@ -19,7 +19,7 @@ from reason_spec.evaluation.outcome import Outcome, UnitKey
 from reason_spec.evaluation.run import new_session
 from reason_spec.lab.cluster.driver import Driver, Notify, Slot, units_of
 from reason_spec.lab.cluster.worker import Assignment, MachineShare
-from reason_spec.settings import Settings, current_strategy_name
+from reason_spec.settings import Settings
 from reason_spec.types import Problem
 
 LOCAL = "local"
@@ -130,7 +130,7 @@ async def run_on_ray(
         EngineError: no worker could be kept alive, or `MAX_FAILURES_IN_A_ROW` units in a row were given up.
     """
     cluster = cluster or Cluster()
-    names = tuple(dict.fromkeys(map(current_strategy_name, strategies))) or (settings.strategy.name,)
+    names = tuple(dict.fromkeys(strategies)) or (settings.strategy.name,)
     units = list(units_of(problems, names, samples, concurrency, done))
     if not units:
         return

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import torch
 
 from reason_spec.accelerator.engine_drafter import drafter_folder
-from reason_spec.engines.machine import auto_device
+from reason_spec.engines.machine import pick_device
 from reason_spec.engines.model_files import resolve_model
 from reason_spec.engines.torch.eagle_head import EagleHead
 from reason_spec.evaluation.estimates import estimate_pooled_share
@@ -26,14 +26,13 @@ class HeadPair:
     """
 
     def __init__(self, settings: Settings) -> None:
-        device = settings.target.device
         head = EagleHead.load(drafter_folder(settings.draft.model))
         self._tokens = head.tokens
         self._student = HeadStudent(
             resolve_model("target", settings.target.model),
             settings.target.model,
             head.tokens.tolist(),
-            torch.device(auto_device() if device == "auto" else device),
+            pick_device(settings.target.device),
         )
         self._student.load(head)
 

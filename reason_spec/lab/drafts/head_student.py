@@ -24,6 +24,7 @@ from reason_spec.lab.drafts.objectives import Loss
 from reason_spec.lab.drafts.schedule import Objective
 from reason_spec.lab.drafts.student import Agreement
 from reason_spec.lab.drafts.texts import IGNORED, PaddedBatch, TrainingText
+from reason_spec.loading import load_causal_lm
 
 NUM_STEPS: Final = 4
 """Draft steps of the training."""
@@ -59,7 +60,7 @@ class _DraftAttention:
         scores = torch.einsum("bqhd,bkhd->bhqk", query, self._keys[0]) * scale
         seen = torch.ones(places, num_keys, dtype=torch.bool, device=query.device)
         seen = seen.tril(num_keys - places - step)
-        # The first token has no feature before it, and no key. Padding is behind all that counts.
+        # The first token has no feature before it, and no key. Padding is after all that counts.
         seen[:, 0] = False
         if step == 0:
             seen[0, 0] = True
@@ -101,11 +102,7 @@ class HeadStudent:
     """
 
     def __init__(self, base: str, name: str, vocabulary: Sequence[int] | None, device: torch.device) -> None:
-        from transformers import AutoModelForCausalLM
-        from transformers.utils import logging as transformers_logging
-
-        transformers_logging.disable_progress_bar()
-        module: Any = AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32)
+        module: Any = load_causal_lm(base, torch.float32)
         layers_of(name, module)
         self.module = module.requires_grad_(False).to(device).eval()
         config = module.config
@@ -178,7 +175,7 @@ class HeadStudent:
                     total, num_tokens = total + float(losses.sum()), num_tokens + len(losses)
                 hits = torch.zeros(places.shape, dtype=torch.bool, device=self._device)
                 hits[places != IGNORED] = logits.argmax(-1) == places[places != IGNORED]
-                # Places follow each other: a chain goes on where the one before was right.
+                # Places follow each other: a chain continues where the one before was right.
                 right = hits if right is None else hits & _shifted(right, 1)
                 accepted[step] += int(right.sum())
                 num_places += int((places != IGNORED).sum()) if step == 0 else 0

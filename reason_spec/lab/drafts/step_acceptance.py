@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from reason_spec.accelerator import Generator
-from reason_spec.engines.base import EngineRequest
+from reason_spec.engines.generation import EngineRequest
 from reason_spec.evaluation.estimates import Estimate, estimate_pooled_share
 from reason_spec.evaluation.outcome import StepRecord
 from reason_spec.evaluation.prompts import ask_for

@@ -20,6 +20,7 @@ from reason_spec.errors import DataError, UnsupportedModelError
 from reason_spec.lab.drafts.objectives import Loss, cross_entropy, forward_kl
 from reason_spec.lab.drafts.schedule import Objective
 from reason_spec.lab.drafts.texts import IGNORED, PaddedBatch, TrainingText
+from reason_spec.loading import load_causal_lm
 
 
 class Agreement(NamedTuple):
@@ -114,11 +115,9 @@ class Student:
         *,
         keep_target: bool = False,
     ) -> None:
-        from transformers import AutoModelForCausalLM, GenerationConfig
-        from transformers.utils import logging as transformers_logging
+        from transformers import GenerationConfig
 
-        transformers_logging.disable_progress_bar()
-        target: Any = AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32)
+        target: Any = load_causal_lm(base, torch.float32)
         inner: Any = getattr(target, "model", None)
         if not isinstance(getattr(inner, "layers", None), nn.ModuleList) or not hasattr(inner, "norm"):
             raise UnsupportedModelError(

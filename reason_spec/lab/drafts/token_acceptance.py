@@ -9,12 +9,13 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
-from reason_spec.engines.machine import auto_device
+from reason_spec.engines.machine import pick_device, pick_dtype
 from reason_spec.engines.model_files import not_loadable, resolve_model
 from reason_spec.engines.torch.trimmed_head import read_vocabulary
 from reason_spec.evaluation.estimates import Estimate, estimate_pooled_share
 from reason_spec.lab.drafts.student import accepted_in_a_row
 from reason_spec.lab.drafts.texts import TrainingText
+from reason_spec.loading import load_causal_lm
 from reason_spec.settings import Settings
 
 _ROWS: Final = 128
@@ -54,8 +55,7 @@ class ModelPair:
     """
 
     def __init__(self, settings: Settings) -> None:
-        device = settings.target.device
-        self._device = torch.device(auto_device() if device == "auto" else device)
+        self._device = pick_device(settings.target.device)
         self._target, _ = self._load(settings, "target")
         self._draft, self._vocabulary = self._load(settings, "draft")
 
@@ -85,17 +85,12 @@ class ModelPair:
 
     def _load(self, settings: Settings, role: str) -> tuple[Any, Tensor | None]:
         """Return a model and the ids of the tokens that it predicts; None: all."""
-        from transformers import AutoModelForCausalLM
-        from transformers.utils import logging as transformers_logging
-
-        transformers_logging.disable_progress_bar()
         engine = settings.target if role == "target" else settings.draft
         folder = resolve_model(role, engine.model)
-        dtype = torch.float32 if self._device.type == "cpu" else torch.bfloat16
-        dtype = dtype if engine.dtype == "auto" else getattr(torch, engine.dtype)
+        dtype = pick_dtype(engine.dtype, self._device)
         try:
-            module: Any = AutoModelForCausalLM.from_pretrained(
-                folder, dtype=dtype, revision=engine.revision, trust_remote_code=engine.trust_remote_code
+            module: Any = load_causal_lm(
+                folder, dtype, revision=engine.revision, trust_remote_code=engine.trust_remote_code
             )
         except Exception as error:
             raise not_loadable(engine.model, error) from error

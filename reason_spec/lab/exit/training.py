@@ -43,8 +43,8 @@ _CALCULATOR: Final = re.compile(r"<<[^<>]*>>")
 
 _SETTLED_STEPS: Final = 6
 _KEPT_SETTLED: Final = 3
-"""Of the steps that come later than so many after the final answer was first stated, one in three is fitted,
-with three times the weight: they are half of all, and nearly alike."""
+"""Of the steps more than `_SETTLED_STEPS` after the first statement of the final answer, one in three is
+fitted, with three times the weight: they are half of all, and nearly alike."""
 
 Rows: TypeAlias = NDArray[np.float32]
 Advance: TypeAlias = Callable[[], None]
@@ -184,7 +184,7 @@ def train_asked(problems: Sequence[Problem], advance: Advance = lambda: None, se
     """Fit the part that recognises the asked quantity to worked solutions, whose lines are steps.
 
     Args:
-        problems: ``answer`` holds the solution, its last line the answer behind ``####``, as in GSM8K.
+        problems: ``answer`` holds the solution, its last line the answer after ``####``, as in GSM8K.
 
     Raises:
         DataError: too few solutions state their answer.

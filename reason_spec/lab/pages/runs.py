@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from string import ascii_uppercase
@@ -12,7 +12,7 @@ from reason_spec.errors import DataError, unknown_name
 from reason_spec.evaluation.grouping import baseline_among
 from reason_spec.evaluation.metrics import RunMetrics, measure
 from reason_spec.evaluation.outcome import Outcome, UnitKey
-from reason_spec.evaluation.store import RESULTS, SETTINGS
+from reason_spec.evaluation.store import RESULTS, SETTINGS, flattened
 from reason_spec.evaluation.timeline import TIMELINES, Timeline, read_timelines
 from reason_spec.lab.run_folder import read_results, read_settings
 
@@ -131,7 +131,7 @@ def chosen_evenly(outcomes: Sequence[Outcome], limit: int) -> set[UnitKey]:
 
 def differing_settings(contents: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Return, for each run, the settings in which it differs from another one, by dotted name."""
-    trees = [dict(_flattened(content.get("settings") or {})) for content in contents]
+    trees = [dict(flattened(content.get("settings") or {})) for content in contents]
     names = sorted({name for tree in trees for name in tree})
     differing = [
         name
@@ -154,11 +154,3 @@ def _labels(paths: Sequence[Path], contents: Sequence[Mapping[str, Any]]) -> lis
         shown = [f"{key.split('.')[-1]} {value}" for key, value in list(differing.items())[:3]]
         labels.append("/".join(path.parts[-depth:]) + (f" ({', '.join(shown)})" if shown else ""))
     return labels
-
-
-def _flattened(tree: Mapping[str, Any], path: str = "") -> Iterable[tuple[str, Any]]:
-    for name, value in tree.items():
-        if isinstance(value, dict):
-            yield from _flattened(value, f"{path}{name}.")
-        else:
-            yield f"{path}{name}", value

@@ -24,6 +24,7 @@ from reason_spec.lab.pair.optimizer import Muon
 from reason_spec.lab.pair.recipe import DEFAULT_TOKENS, Recipe
 from reason_spec.pair.model import Role, append_new_layers, deepen, new_model, save_model
 from reason_spec.pair.tokenizer import build_tokenizer
+from reason_spec.pair.wording import Wording
 
 _FLAW_WEIGHT = 8.0
 """Weight of a token that shows a mistake: there are few of them."""
@@ -86,15 +87,8 @@ class Trainer:
         if phase == "settling":
             for group in (*self.muon.param_groups, *self.adam.param_groups):
                 group["share"] = 1.0
-        wording = "draft" if self.recipe.role == "draft" else "target"
-        pool = make_pool(
-            self.tokenizer,
-            self.recipe.seed,
-            self.num_pools,
-            self.share_done,
-            wording,  # type: ignore[arg-type]
-            phase,
-        )
+        wording: Wording = "draft" if self.recipe.role == "draft" else "target"
+        pool = make_pool(self.tokenizer, self.recipe.seed, self.num_pools, self.share_done, wording, phase)
         self.model.train()
         losses = []
         for batch in pool:
@@ -112,11 +106,11 @@ class Trainer:
         inputs, labels = batch.inputs.to(self.device), batch.labels.to(self.device)
         weights = batch.weights.to(self.device)
         hidden = self.model.model(input_ids=inputs, use_cache=False).last_hidden_state
-        learnt = weights > 0
+        learned = weights > 0
         losses = functional.cross_entropy(
-            self.model.lm_head(hidden[learnt]), labels[learnt], reduction="none"
+            self.model.lm_head(hidden[learned]), labels[learned], reduction="none"
         )
-        loss = losses @ weights[learnt] / weights.sum()
+        loss = losses @ weights[learned] / weights.sum()
         total = loss
         if self.phase != "solving":
             total = loss + self._flaw_loss(hidden, batch.flaws.to(self.device))
@@ -136,7 +130,7 @@ class Trainer:
             return hidden.new_zeros(())
         logits, flaws = self.flaw_head(hidden[judged]), flaws[judged]
         flawed = functional.binary_cross_entropy_with_logits(logits[:, 0], (flaws >= FLAWED).float())
-        # Behind a mistake nothing is expected, so nothing there is another mistake.
+        # After a mistake nothing is expected, so nothing there is another mistake.
         first = flaws != FLAWED
         weights = torch.where(flaws[first] == FLAW, _FLAW_WEIGHT, 1.0)
         shown = functional.binary_cross_entropy_with_logits(

@@ -1,7 +1,7 @@
 """A discrete-event simulation of speculation, with what the formulas leave out.
 
 Draft and target make passes, and every job that waits for a model is in its next pass. The events are the
-ends of drafts, target steps and verdicts. Work behind a rejected draft is cancelled.
+ends of drafts, target steps and verdicts. Work after a rejected draft is cancelled.
 
 The time unit is the time of a target token written alone. The seed determines a run.
 """
@@ -25,7 +25,7 @@ from reason_spec.lab.planning.workload import Workload
 
 Floats: TypeAlias = NDArray[np.float64]
 Mode: TypeAlias = Literal["asynchronous", "judged"]
-"""``asynchronous``: the target writes its own version of each step while the draft goes on (Lookahead
+"""``asynchronous``: the target writes its own version of each step while the draft continues (Lookahead
 Reasoning). ``judged``: each drafted step is judged first, and the target writes the rejected ones
 (SpecReason)."""
 
@@ -291,7 +291,7 @@ class _Answer(ABC):
             self._world.verifier.cancel(dropped.verdict, now)
 
     def _settle(self, position: _Position, accepted: bool, now: float) -> _Position:
-        """Keep the draft or the target's own step; return the position behind it."""
+        """Keep the draft or the target's own step; return the position after it."""
         position.decided = True
         if accepted:
             return self._positions[self._ahead(position) + 1]

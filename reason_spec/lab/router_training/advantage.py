@@ -13,7 +13,8 @@ from typing import ClassVar, Literal, TypeAlias
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from reason_spec.accelerator import Accelerator
-from reason_spec.engines.base import EngineRequest, has_digit
+from reason_spec.engines.base import has_digit
+from reason_spec.engines.generation import EngineRequest
 from reason_spec.errors import DataError, first_mistake
 from reason_spec.evaluation.prompts import messages_for, noise_key, stops_for
 from reason_spec.routers.features import StepFeatures

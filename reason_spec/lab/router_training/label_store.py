@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Self
-
-from filelock import FileLock
+from typing import Any, ClassVar
 
 from reason_spec.engines.weights import identify_model
-from reason_spec.errors import DataError, ResumeError
-from reason_spec.evaluation.records import RecordFile, drop_torn_line, lock_folder, read_records, writing
+from reason_spec.errors import DataError
+from reason_spec.evaluation.record_folder import RecordFolder
+from reason_spec.evaluation.records import read_records
 from reason_spec.lab.router_training.advantage import LabelledStep, LabelOptions
 from reason_spec.routers.base import PairIdentity
 from reason_spec.settings import Settings
 
 LABELS, ABOUT = "labels.jsonl", "labels.json"
-_REMEDY = "Name another folder with --output, or start anew with --fresh."
 _PARTS = ("target", "draft", "sampling", "boundary", "task")
 _REWARD_PARTS = ("reward_model", "reward_step_token")
 
@@ -62,72 +59,33 @@ class Labels:
         return [step for steps in self.problems.values() for step in steps]
 
 
-class LabelFolder:
-    """A folder to add labels to, locked while it is open; a context manager.
+class LabelFolder(RecordFolder[tuple[str, list[LabelledStep]]]):
+    """A folder to add labels to."""
 
-    With ``fresh`` the first new label replaces those of an earlier run.
-
-    Raises:
-        DataError: it cannot be written.
-        ResumeError: it is in use, damaged, or holds labels of other models or settings.
-    """
+    records: ClassVar[str] = LABELS
+    identity: ClassVar[str] = ABOUT
+    content: ClassVar[str] = "labels"
 
     def __init__(self, path: Path, about: About, *, fresh: bool = False) -> None:
-        self.path = path
-        self._about = about
-        self._replaces = fresh
         self.problems: dict[str, list[LabelledStep]] = {}
-        self._lines: RecordFile | None = None
-        self._lock: FileLock | None = None
-        with contextlib.ExitStack() as on_error, writing(path):
-            path.mkdir(parents=True, exist_ok=True)
-            self._lock = lock_folder(path)
-            on_error.callback(self.close)
-            if not fresh:
-                drop_torn_line(path / LABELS)
-                if (path / LABELS).exists():
-                    self.problems = self._resume(about)
-            on_error.pop_all()
-
-    def _begin(self) -> RecordFile:
-        if self._replaces:
-            (self.path / LABELS).unlink(missing_ok=True)
-        (self.path / ABOUT).write_text(json.dumps(self._about.to_json(), indent=1) + "\n", encoding="utf-8")
-        return RecordFile(self.path / LABELS)
-
-    def _resume(self, about: About) -> dict[str, list[LabelledStep]]:
-        try:
-            earlier = read_labels(self.path)
-        except DataError as error:
-            raise ResumeError(f"{error} {_REMEDY}") from None
-        if earlier.about != about:
-            before, now = earlier.about.to_json(), about.to_json()
-            changed = [name for name in now if before[name] != now[name]]
-            raise ResumeError(f"{self.path} holds labels with other {' and '.join(changed)}. {_REMEDY}")
-        return earlier.problems
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """Release the folder; may be called twice."""
-        if self._lines is not None:
-            self._lines.close()
-        if self._lock is not None:
-            self._lock.release()
-        self._lines = self._lock = None
+        super().__init__(path, about.to_json(), fresh=fresh)
 
     def append(self, problem: str, steps: Sequence[LabelledStep]) -> None:
-        """Store the steps of a problem; they survive a kill from the moment this returns."""
-        assert self._lock is not None, "the folder is closed"
-        record = {"problem": problem, "steps": [asdict(step) for step in steps]}
-        with writing(self.path / LABELS):
-            self._lines = self._lines or self._begin()
-        self._lines.append(json.dumps(record, ensure_ascii=False))
+        """Store the steps of a problem; they survive a kill from the moment this returns.
+
+        Raises:
+            DataError: the folder cannot be written.
+        """
+        self._append({"problem": problem, "steps": [asdict(step) for step in steps]})
         self.problems[problem] = list(steps)
+
+    @staticmethod
+    def _parse(line: str) -> tuple[str, list[LabelledStep]]:
+        return _parse(line)
+
+    def _take(self, record: tuple[str, list[LabelledStep]]) -> None:
+        problem, steps = record
+        self.problems[problem] = steps
 
 
 def read_labels(path: Path) -> Labels:

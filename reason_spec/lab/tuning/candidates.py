@@ -19,7 +19,7 @@ from reason_spec.errors import ReasonSpecError, SettingsError
 from reason_spec.evaluation.grouping import BASELINE
 from reason_spec.lab.tuning.halving import Candidate
 from reason_spec.lab.tuning.verifier import judging_part
-from reason_spec.settings import Settings, current_strategy_name
+from reason_spec.settings import Settings
 from reason_spec.strategies.factory import strategy_class, strategy_names
 from reason_spec.strategies.specreason import SpecReason
 from reason_spec.verifiers.base import AUTO
@@ -100,8 +100,7 @@ def make_search_space(accelerator: Accelerator, grid: Grid) -> SearchSpace:
     base = _with(given, strategy={"planner": False})
     by_key: dict[str, CandidateSettings] = {}
     left_out: dict[str, str] = {}
-    named = [current_strategy_name(name) for name in grid.strategies]
-    for strategy in named or strategy_names():
+    for strategy in grid.strategies or strategy_names():
         if strategy in _NOT_TRIED:
             continue
         try:

@@ -86,7 +86,7 @@ class Speedup(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class CandidateResult:
     """The result of a candidate; ``dropped`` is the reason for dropping it, empty if it is kept.
 
     ``loss_upper`` is the upper bound of its share of lost answers, at the confidence of the test.
@@ -112,7 +112,7 @@ class Rung:
 
     num_problems: int
     baseline_right: int
-    standings: tuple[Standing, ...]
+    results: tuple[CandidateResult, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,7 +200,7 @@ class Choice:
     plan: SearchPlan
     rungs: tuple[Rung, ...]
     final: Rung | None
-    chosen: Standing | None
+    chosen: CandidateResult | None
 
 
 async def choose(candidates: Sequence[Candidate], plan: SearchPlan, bench: Bench) -> Choice:
@@ -215,14 +215,14 @@ async def choose(candidates: Sequence[Candidate], plan: SearchPlan, bench: Bench
         stage = f"rung {number} of {len(plan.rungs)}"
         answers = await bench.measure(stage, remaining, plan.selection[:size], seconds)
         rungs.append(_halve(remaining, answers, plan, is_last=num_rungs_left == 1))
-        remaining = [standing.candidate for standing in rungs[-1].standings if not standing.dropped]
+        remaining = [result.candidate for result in rungs[-1].results if not result.dropped]
     if not remaining:
         return Choice(plan, tuple(rungs), None, None)
     seconds = None if plan.seconds is None else plan.seconds - bench.seconds_spent
     final = _judge_finalists(
         remaining, await bench.measure(FINAL_STAGE, remaining, plan.final, seconds), plan
     )
-    chosen = next((standing for standing in final.standings if not standing.dropped), None)
+    chosen = next((result for result in final.results if not result.dropped), None)
     return Choice(plan, tuple(rungs), final, chosen)
 
 
@@ -237,12 +237,12 @@ def _halve(candidates: Sequence[Candidate], answers: Answers, plan: SearchPlan, 
     num_kept = plan.num_finalists
     if not is_last:
         num_kept = max(num_kept, ceil(len(candidates) / plan.halving))
-    standings = [stand(candidate, answers, plan.final_test) for candidate in candidates]
-    best = max((item for item in standings if item.candidate.is_exact), key=attrgetter("speed"), default=None)
-    reasons = {item.candidate.key: _why_hopeless(item, best, plan.test) for item in standings}
+    results = [compare_with_target(candidate, answers, plan.final_test) for candidate in candidates]
+    best = max((item for item in results if item.candidate.is_exact), key=attrgetter("speed"), default=None)
+    reasons = {item.candidate.key: _why_eliminated(item, best, plan.test) for item in results}
     hopeful = sorted(
-        (item for item in standings if not reasons[item.candidate.key]),
-        key=lambda item: promise(item, best, plan),
+        (item for item in results if not reasons[item.candidate.key]),
+        key=lambda item: expected_speedup(item, best, plan),
         reverse=True,
     )
     kept = {best.candidate.key} if best is not None and best in hopeful else set()
@@ -255,30 +255,30 @@ def _halve(candidates: Sequence[Candidate], answers: Answers, plan: SearchPlan, 
     for item in hopeful:
         if item.candidate.key not in kept:
             reasons[item.candidate.key] = "promises less than the others"
-    return _rung(answers, [replace(item, dropped=reasons[item.candidate.key]) for item in standings])
+    return _rung(answers, [replace(item, dropped=reasons[item.candidate.key]) for item in results])
 
 
 def _judge_finalists(candidates: Sequence[Candidate], answers: Answers, plan: SearchPlan) -> Rung:
-    standings = []
+    results = []
     for candidate in candidates:
-        item = stand(candidate, answers, plan.final_test)
+        item = compare_with_target(candidate, answers, plan.final_test)
         reason = ""
         if item.speedup is None or item.speedup.low <= 1:
             reason = "not shown to be faster than the target alone"
         elif not candidate.is_exact and not plan.final_test.passes(trial_of(item)):
             reason = "not shown to hold the loss"
-        standings.append(replace(item, dropped=reason))
-    return _rung(answers, standings)
+        results.append(replace(item, dropped=reason))
+    return _rung(answers, results)
 
 
-def _rung(answers: Answers, standings: Sequence[Standing]) -> Rung:
+def _rung(answers: Answers, results: Sequence[CandidateResult]) -> Rung:
     baseline = answers[BASELINE_KEY].values()
     known = [answer for answer in baseline if answer.seconds is not None]
-    ordered = sorted(standings, key=attrgetter("speed"), reverse=True)
+    ordered = sorted(results, key=attrgetter("speed"), reverse=True)
     return Rung(len(known), sum(answer.right for answer in known), tuple(ordered))
 
 
-def stand(candidate: Candidate, answers: Answers, test: LossTest) -> Standing:
+def compare_with_target(candidate: Candidate, answers: Answers, test: LossTest) -> CandidateResult:
     """Compare a candidate with the target alone on the problems that the latter answered.
 
     A failed answer is not right, and has no time.
@@ -291,7 +291,7 @@ def stand(candidate: Candidate, answers: Answers, test: LossTest) -> Standing:
         if before is not None and after is not None
     ]
     num_lost = sum(baseline[number].right and not own[number].right for number in problems)
-    return Standing(
+    return CandidateResult(
         candidate,
         len(problems),
         speedup_of(pairs),
@@ -320,7 +320,7 @@ def speedup_of(pairs: Sequence[tuple[float, float]]) -> Speedup | None:
     return Speedup(ratio, max(0.0, ratio - half), ratio + half)
 
 
-def promise(item: Standing, best_exact: Standing | None, plan: SearchPlan) -> float:
+def expected_speedup(item: CandidateResult, best_exact: CandidateResult | None, plan: SearchPlan) -> float:
     """Return the speed-up that is expected of choosing a candidate, the final test being still to come."""
     fallback = max(1.0, 0.0 if best_exact is None else best_exact.speed)
     if item.candidate.is_exact or item.speed <= fallback:
@@ -329,8 +329,8 @@ def promise(item: Standing, best_exact: Standing | None, plan: SearchPlan) -> fl
     return chance * item.speed + (1 - chance) * fallback
 
 
-def chance_to_pass(item: Standing, plan: SearchPlan) -> float:
-    """Return the chance that a candidate with so many lost answers will pass the final test."""
+def chance_to_pass(item: CandidateResult, plan: SearchPlan) -> float:
+    """Return the chance that a candidate will pass the final test, by its lost answers so far."""
     from scipy.stats import betabinom
 
     test, number = plan.final_test, len(plan.final)
@@ -340,19 +340,19 @@ def chance_to_pass(item: Standing, plan: SearchPlan) -> float:
     return float(betabinom.cdf(_most_lost(test, number), number, lost, kept))
 
 
-def trial_of(item: Standing) -> Trial:
+def trial_of(item: CandidateResult) -> Trial:
     """Return what the test of a loss looks at."""
     return Trial(0.0, item.num_problems, item.num_lost, item.num_right)
 
 
 @cache
 def _most_lost(test: LossTest, number: int) -> int:
-    """Return how many of so many problems may be lost; -1 where even none is too many."""
+    """Return how many of ``number`` problems may be lost; -1 where even none is too many."""
     passing = (lost for lost in range(number + 1) if not test.passes(Trial(0.0, number, lost)))
     return next(passing, number + 1) - 1
 
 
-def _why_hopeless(item: Standing, best_exact: Standing | None, test: LossTest) -> str:
+def _why_eliminated(item: CandidateResult, best_exact: CandidateResult | None, test: LossTest) -> str:
     """Return why a candidate is clearly worse than another choice; empty where it is not."""
     if item.speedup is None:
         return "no two answers could be timed"

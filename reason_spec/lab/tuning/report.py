@@ -14,7 +14,7 @@ from reason_spec.evaluation.grouping import BASELINE
 from reason_spec.evaluation.records import write_text, writing
 from reason_spec.evaluation.view import RunView
 from reason_spec.lab.tuning.candidates import SearchSpace
-from reason_spec.lab.tuning.halving import Choice, Rung, SearchPlan, Standing, trial_of
+from reason_spec.lab.tuning.halving import CandidateResult, Choice, Rung, SearchPlan, trial_of
 from reason_spec.settings import Settings
 
 SETTINGS = "tuned.yaml"
@@ -117,11 +117,11 @@ def conclusion(found: Tuning) -> str:
             "the choice."
         )
         sentences.append(_about_loss(chosen, plan))
-    sentences += _hopes(choice)
+    sentences += _unproven(choice)
     return " ".join(sentences)
 
 
-def _about_loss(chosen: Standing, plan: SearchPlan) -> str:
+def _about_loss(chosen: CandidateResult, plan: SearchPlan) -> str:
     if chosen.candidate.is_exact:
         return "It writes the target's own tokens, so no answer is lost."
     return (
@@ -130,14 +130,14 @@ def _about_loss(chosen: Standing, plan: SearchPlan) -> str:
     )
 
 
-def _hopes(choice: Choice) -> list[str]:
+def _unproven(choice: Choice) -> list[str]:
     """Return, for faster candidates whose loss is not shown to be small, the number of problems needed."""
     plan, final = choice.plan, choice.final
     if final is None:
         return []
     least = 1.0 if choice.chosen is None else choice.chosen.speed
     sentences = []
-    for item in final.standings:
+    for item in final.results:
         if item.candidate.is_exact or item.speed <= least or plan.final_test.passes(trial_of(item)):
             continue
         needed = plan.final_test.problems_needed(trial_of(item)) if item.num_problems else None
@@ -166,7 +166,7 @@ def warnings(found: Tuning) -> list[str]:
         )
     if plan.num_tested and not plan.tests_loss:
         notes.append(_too_few(plan, None))
-    finalists = () if choice.final is None else choice.final.standings
+    finalists = () if choice.final is None else choice.final.results
     differing = [item for item in finalists if item.candidate.is_exact and item.num_lost]
     notes += [
         f"{item.candidate.name} should write the target's own tokens, and {item.num_lost} of "
@@ -190,13 +190,13 @@ def heading(found: Tuning) -> str:
     """Return the comment above the settings: how they were chosen."""
     choice, plan = found.choice, found.choice.plan
     lines = [conclusion(found)]
-    rungs = ", ".join(f"{rung.num_problems} problems: {len(rung.standings)}" for rung in choice.rungs)
+    rungs = ", ".join(f"{rung.num_problems} problems: {len(rung.results)}" for rung in choice.rungs)
     if rungs:
         lines.append(f"Chosen by successive halving. Candidates by rung: {rungs}.")
     if choice.final is not None:
         lines.append(
             f"Final test on {choice.final.num_problems} further problems, "
-            f"{len(choice.final.standings)} candidates, each loss at {100 * plan.final_test.confidence:g} %."
+            f"{len(choice.final.results)} candidates, each loss at {100 * plan.final_test.confidence:g} %."
         )
     lines += warnings(found)
     lines.append("It holds for problems like those it was measured on, on this machine, with these models.")
@@ -212,7 +212,7 @@ def draw(found: Tuning, file: Path) -> None:
 
     figure, axes = pyplot.subplots(figsize=(8, 5))
     for title, rung in titled(found.choice):
-        items = [item for item in rung.standings if item.speedup is not None and item.num_problems]
+        items = [item for item in rung.results if item.speedup is not None and item.num_problems]
         speeds = [item.speed for item in items]
         lost = [100 * item.num_lost / item.num_problems for item in items]
         label = f"{title}, {rung.num_problems} problems"
@@ -269,6 +269,6 @@ def _rung_record(rung: Rung) -> dict[str, Any]:
                 "loss_upper": item.loss_upper,
                 "dropped": item.dropped or None,
             }
-            for item in rung.standings
+            for item in rung.results
         ],
     }

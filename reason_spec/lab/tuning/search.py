@@ -44,11 +44,11 @@ from reason_spec.lab.tuning.halving import (
     Answer,
     Answers,
     Candidate,
+    CandidateResult,
     SearchPlan,
-    Standing,
     choose,
+    compare_with_target,
     make_plan,
-    stand,
 )
 from reason_spec.lab.tuning.store import TuneFolder
 from reason_spec.settings import Settings
@@ -83,7 +83,7 @@ class SearchProgress(Protocol):
     def is_due(self) -> bool:
         """Whether ``show`` should be called now."""
 
-    def show(self, leader: Standing) -> None:
+    def show(self, leader: CandidateResult) -> None:
         """Name the fastest candidate so far."""
 
     def paused(self) -> AbstractContextManager[None]:
@@ -214,7 +214,7 @@ class EngineBench:
             has_time = seconds is None or self.seconds_spent - spent_before < seconds
             if is_new and not has_time and len(measured) >= MIN_PROBLEMS:
                 break
-            # Seeded by the problem's name, so that a search that goes on keeps the order of every problem.
+            # Seeded by the problem's name, so that a search that continues keeps the order of every problem.
             order = list(keys)
             random.Random(f"{self._seed}:{self._problems[batch[0]].id}").shuffle(order)
             for number, key in enumerate(order):
@@ -222,8 +222,8 @@ class EngineBench:
             measured += batch
             if self._progress.is_due:
                 answers, test = self._answers(keys, measured), self._plan.final_test
-                standings = [stand(candidate, answers, test) for candidate in candidates]
-                self._progress.show(max(standings, key=lambda item: item.speed))
+                results = [compare_with_target(candidate, answers, test) for candidate in candidates]
+                self._progress.show(max(results, key=lambda item: item.speed))
         return self._answers(keys, measured)
 
     def _answers(self, keys: Sequence[str], places: Sequence[int]) -> Answers:

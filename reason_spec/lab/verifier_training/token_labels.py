@@ -18,7 +18,7 @@ from typing import ClassVar, Final, Self
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from reason_spec.accelerator import Accelerator
-from reason_spec.engines.base import EngineRequest
+from reason_spec.engines.generation import EngineRequest
 from reason_spec.errors import DataError, ResumeError, first_mistake
 from reason_spec.evaluation.prompts import messages_for, stops_for
 from reason_spec.evaluation.records import RecordFile, read_records, writing

@@ -7,8 +7,8 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from reason_spec.engines.base import EngineRequest
 from reason_spec.engines.factory import create_engine
+from reason_spec.engines.generation import EngineRequest
 from reason_spec.engines.remote.engine import RemoteEngine
 from reason_spec.settings import EngineSettings
 from reason_spec.settings.engines import RemoteSettings

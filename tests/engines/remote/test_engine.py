@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from reason_spec.accelerator import Accelerator
-from reason_spec.engines.base import EngineRequest
+from reason_spec.engines.generation import EngineRequest
 from reason_spec.engines.remote.completion import tokens_that_end_a_step
 from reason_spec.engines.remote.engine import RemoteEngine
 from reason_spec.engines.tokenizer import HuggingFaceTokenizer

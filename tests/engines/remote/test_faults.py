@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from reason_spec.engines.base import EngineRequest
+from reason_spec.engines.generation import EngineRequest
 from reason_spec.engines.tokenizer import HuggingFaceTokenizer
 from reason_spec.errors import EngineError
 from reason_spec.types import Prefix

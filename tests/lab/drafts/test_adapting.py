@@ -109,7 +109,7 @@ def test_training_goes_on_from_the_accepted_version_and_only_with_new_answers(
 
 
 def test_a_version_that_is_not_better_is_not_written(draft: PrunedDraft, store: AnswerStore) -> None:
-    # Noise: nothing is learnt from it that holds for other answers.
+    # Noise: nothing is learned from it that holds for other answers.
     rng = Random(3)
     for _ in range(LEAST_NEW):
         tokens = tuple(rng.randrange(10, 260) for _ in range(15))

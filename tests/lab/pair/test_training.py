@@ -105,10 +105,10 @@ def test_only_the_solution_is_learnt() -> None:
     for batch in batches:
         rows = zip(batch.inputs.tolist(), batch.labels.tolist(), batch.weights.tolist(), strict=True)
         for inputs, labels, weights in rows:
-            learnt = [i for i, weight in enumerate(weights) if weight > 0]
-            assert [inputs[i + 1] for i in learnt] == [labels[i] for i in learnt]
-            assert labels[learnt[-1]] == end
-            prompt = tokenizer.decode(inputs[: learnt[0] + 1])
+            learned = [i for i, weight in enumerate(weights) if weight > 0]
+            assert [inputs[i + 1] for i in learned] == [labels[i] for i in learned]
+            assert labels[learned[-1]] == end
+            prompt = tokenizer.decode(inputs[: learned[0] + 1])
             assert prompt.endswith("<|im_start|>assistant\n") or "Wait, " in tokenizer.decode(inputs)
 
 

@@ -7,7 +7,8 @@ from dataclasses import asdict, replace
 import pytest
 
 from reason_spec.accelerator import Accelerator
-from reason_spec.engines.scripted import ScriptedEngine, WrittenAnswers
+from reason_spec.engines.script import WrittenAnswers
+from reason_spec.engines.scripted import ScriptedEngine
 from reason_spec.errors import DataError
 from reason_spec.lab.router_training.advantage import LabelledStep, Labeller, LabelOptions
 from reason_spec.settings import load_settings

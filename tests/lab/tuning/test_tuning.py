@@ -197,10 +197,10 @@ def test_candidates_only_ever_leave_and_each_says_why(
         return
     left = set(bench.stages[0][1])
     for rung in choice.rungs:
-        assert {item.candidate.key for item in rung.standings} == left
-        left = {item.candidate.key for item in rung.standings if not item.dropped}
+        assert {item.candidate.key for item in rung.results} == left
+        left = {item.candidate.key for item in rung.results if not item.dropped}
     if choice.final is not None:
-        assert {item.candidate.key for item in choice.final.standings} == left
+        assert {item.candidate.key for item in choice.final.results} == left
         assert len(left) <= choice.plan.num_finalists
 
 
@@ -248,7 +248,7 @@ def test_answers_that_could_not_be_written_are_lost_and_have_no_time() -> None:
     choice = asyncio.run(choose(candidates_of(truths), plan, Failing(truths, 60, 0)))
     assert name_of(choice) == "exact"
     assert choice.final is not None
-    broken = next(item for item in choice.final.standings if item.candidate.key == "broken")
+    broken = next(item for item in choice.final.results if item.candidate.key == "broken")
     assert broken.speedup is None
     assert broken.num_lost == choice.final.baseline_right
 

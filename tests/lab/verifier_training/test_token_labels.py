@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from reason_spec.accelerator import Accelerator
-from reason_spec.engines.scripted import ScriptedEngine, ScriptedTokenizer, WrittenAnswers
+from reason_spec.engines.script import WrittenAnswers
+from reason_spec.engines.scripted import ScriptedEngine, ScriptedTokenizer
 from reason_spec.errors import DataError, ResumeError
 from reason_spec.lab.verifier_training.token_labels import LabelledDrafts, TokenLabelFile, TokenLabeller
 from reason_spec.settings import load_settings

@@ -1,4 +1,4 @@
-"""What is told before a step is final is always a beginning of the final text, in its place."""
+"""Text that is streamed before its step is final is always a beginning of the final text, in its place."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reason_spec.engines.base import EngineRequest
+from reason_spec.engines.generation import EngineRequest
 from reason_spec.engines.scripted import ScriptedEngine
 from reason_spec.events import Recorder
 from reason_spec.segment import StopScanner
 from reason_spec.settings import StrategySettings
 from reason_spec.strategies.autoregressive import Autoregressive, DraftModelSpeculation
 from reason_spec.strategies.base import SolveRequest, Strategy
-from reason_spec.strategies.certain_text import CertainText
 from reason_spec.strategies.lookahead import Lookahead
+from reason_spec.strategies.text_stream import TextStream
 from reason_spec.types import Prefix
 from reason_spec.verifiers.base import Verifier
 from reason_spec.verifiers.exact import ExactVerifier
@@ -38,15 +38,15 @@ stops = st.lists(st.text(st.sampled_from("ab.\né"), min_size=1, max_size=4), ma
 
 
 @given(text=texts, stops=stops, before=texts, start=st.integers(0, 50), data=st.data())
-def test_what_is_told_is_a_beginning_of_the_final_text(
+def test_what_is_streamed_is_a_beginning_of_the_final_text(
     text: str, stops: tuple[str, ...], before: str, start: int, data: st.DataObject
 ) -> None:
     longest = max(map(len, stops), default=1) - 1
     context = before[-longest:] if longest else ""
     request = EngineRequest(Prefix(), 1, stops=stops, stop_context=context)
-    told: list[tuple[int, str]] = []
-    certain = CertainText(
-        lambda place, piece: told.append((place, piece)),
+    sent: list[tuple[int, str]] = []
+    stream = TextStream(
+        lambda place, piece: sent.append((place, piece)),
         ByteTokens(),  # type: ignore[arg-type]
         request,
         start,
@@ -54,15 +54,15 @@ def test_what_is_told_is_a_beginning_of_the_final_text(
     tokens = list(text.encode())
     cuts = sorted({0, len(tokens), *data.draw(st.lists(st.integers(0, len(tokens)), max_size=8))})
     for one, other in pairwise(cuts):
-        certain.feed(tokens[one:other])
+        stream.feed(tokens[one:other])
         if data.draw(st.booleans()):
-            certain.tell()
-    certain.tell()
+            stream.flush()
+    stream.flush()
     hit = StopScanner(stops, context).feed(text)
     final = text if hit is None else text[: max(0, hit.start - len(context))]
-    assert final.startswith("".join(piece for _, piece in told))
+    assert final.startswith("".join(piece for _, piece in sent))
     place = start
-    for at, piece in told:
+    for at, piece in sent:
         assert at == place
         assert piece
         place += len(piece)
@@ -91,7 +91,7 @@ def lookahead(target: ScriptedEngine, draft: ScriptedEngine, verifier: Verifier)
 def test_pieces_are_of_the_answer_and_never_taken_back(
     name: str, agreement: float, seed: int, stops: tuple[str, ...]
 ) -> None:
-    told: list[tuple[int, str]] = []
+    sent: list[tuple[int, str]] = []
 
     async def run() -> str:
         target = ScriptedEngine("target", StoryScript(seed, num_steps=4))
@@ -105,7 +105,7 @@ def test_pieces_are_of_the_answer_and_never_taken_back(
             200,
             stops=stops,
         )
-        recorder = Recorder(on_text=lambda place, text: told.append((place, text)))
+        recorder = Recorder(on_text=lambda place, text: sent.append((place, text)))
         try:
             return "".join(
                 [step.text async for step in STRATEGIES[name](target, draft).solve(request, recorder)]
@@ -117,12 +117,12 @@ def test_pieces_are_of_the_answer_and_never_taken_back(
     text = asyncio.run(run())
     if name == "verified":
         # A drafted step may yet take the place of the target's.
-        assert not told
+        assert not sent
     elif not stops:
-        assert told
-    for place, piece in told:
+        assert sent
+    for place, piece in sent:
         assert text[place : place + len(piece)] == piece
     if name in ("autoregressive", "speculative"):
-        joined = "".join(piece for _, piece in told)
+        joined = "".join(piece for _, piece in sent)
         # What a stop leaves of the text is the final step's to say.
         assert text.startswith(joined) if stops else joined == text
