@@ -135,8 +135,8 @@ def is_ready(server: ServeProcess) -> bool:
 @pytest.fixture(scope="module")
 def texts(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     """What the pair answers where nothing happens."""
-    with serving_pair(tmp_path_factory.mktemp("whole")) as server:
-        return [ask(server, question, stream=False).text for question in QUESTIONS]
+    with serving_pair(tmp_path_factory.mktemp("whole")) as server, ThreadPoolExecutor(4) as pool:
+        return [reply.result().text for reply in asking(pool, server, stream=False)]
 
 
 def test_deadlines_hold_while_the_target_is_stopped_and_it_comes_back(tmp_path: Path) -> None:

@@ -125,7 +125,7 @@ def test_running_conversations_are_bounded(conversations: FollowedConversations)
     assert conversations.num_running == MAX_RUNNING
     long = [{"role": "user", "content": "x" * (MAX_CHARACTERS + 1)}]
     assert conversations.predict(ANN, long, READ_ONLY) is None
-    for number in range(40):
+    for number in range(20):
         ask(conversations, [{"role": "user", "content": f"{number} " + "x " * (MAX_CHARACTERS // 2 - 9)}])
     assert conversations.num_running <= 17
 
