@@ -34,7 +34,7 @@ settings.load_profile("ci" if os.environ.get("CI") else "default")
 
 
 _BEGIN_BEFORE = float(os.environ.get("TESTS_BEGIN_BEFORE", "inf"))
-"""Seconds since the epoch, set by ``.ci/run``: a test that would begin later is left out, with this reason."""
+"""Seconds since the epoch, set by ``.ci/run``. A test that would begin later is skipped, and says so."""
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

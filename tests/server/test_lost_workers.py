@@ -207,8 +207,6 @@ def test_requests_in_the_queue_wait_for_a_lost_target(tmp_path: Path, texts: lis
         pytest.param("lookahead", signal.SIGKILL, marks=pytest.mark.slow),
         pytest.param("specreason", signal.SIGKILL, marks=pytest.mark.slow),
         pytest.param("speculative", signal.SIGSTOP, marks=pytest.mark.slow),
-        pytest.param("lookahead", signal.SIGSTOP, marks=pytest.mark.slow),
-        pytest.param("specreason", signal.SIGSTOP, marks=pytest.mark.slow),
     ],
 )
 def test_a_lost_draft_leaves_the_target_alone_and_is_used_again(
