@@ -22,8 +22,8 @@ from reason_spec.engines.torch.engine import TorchEngine
 from reason_spec.errors import EngineError
 from reason_spec.settings import EngineSettings
 from reason_spec.types import Prefix
-from tests.engines.test_pruned import write_draft
-from tests.engines.tiny_models import save_model
+from tests.engines.test_pruned import serve, write_draft
+from tests.engines.tiny_models import save_model, write
 
 one_loop = pytest.mark.asyncio(loop_scope="module")
 
@@ -79,29 +79,23 @@ async def text(engine: TorchEngine, length: int = 30) -> tuple[int, ...]:
 
 
 @one_loop
-async def test_loaded_layers_write_as_a_new_engine_with_them_does_and_outlive_a_worker(
+async def test_loaded_layers_write_as_a_model_of_its_own_with_them_and_outlive_their_worker(
     draft: PrunedDraft, engine: TorchEngine, tmp_path: Path
 ) -> None:
     other = other_layers(draft, tmp_path / "other")
     before = await text(engine)
     await engine.load_layers(other / WEIGHTS)
     after = await text(engine)
-    fresh = engine_of(other)
-    await fresh.start()
-    try:
-        assert after == await text(fresh)
-        await fresh.load_layers(draft.folder / WEIGHTS)
-        assert await text(fresh) == before != after
-        fresh.keep_alive()
-        assert fresh.worker_pid is not None
-        os.kill(fresh.worker_pid, signal.SIGKILL)
-        while fresh.num_deaths == 0:  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
-        await fresh.recovered()
-        assert await text(fresh) == before
-    finally:
-        await fresh.close()
-        await engine.load_layers(draft.folder / WEIGHTS)
+    assert after == write(serve(other), EngineRequest(PROMPT, len(after))).tokens
+    assert after != before
+    engine.keep_alive()
+    assert engine.worker_pid is not None
+    os.kill(engine.worker_pid, signal.SIGKILL)
+    while engine.num_deaths == 0:  # noqa: ASYNC110
+        await asyncio.sleep(0.01)
+    await engine.recovered()
+    assert await text(engine) == after
+    await engine.load_layers(draft.folder / WEIGHTS)
     assert await text(engine) == before
 
 
