@@ -32,6 +32,10 @@ OLDEST_TESTS  ?= $(wildcard tests/engines tests/pair)
 REAL          ?= solve --sample --limit 12 --target models:smollm2-gsm8k $(REAL_COMPARE) --max-tokens 256 --output runs/real --fresh
 DEMO          ?= solve --sample --limit 24 --compare autoregressive,speculative,lookahead,hybrid --output runs/sample --fresh
 
+# uv leaves compiling to the first import. A machine that forbids it would compile torch and transformers anew in each
+# process: seven of the eleven seconds that an engine's worker takes to start.
+unexport PYTHONDONTWRITEBYTECODE
+
 BIN        := $(VENV)/bin
 PIP        := $(BIN)/python -m pip --disable-pip-version-check -qq
 UV         := $(BIN)/uv pip install --quiet --python $(BIN)/python
@@ -107,7 +111,7 @@ cpu:  ## Install with vLLM for CPUs, into .venv-cpu
 	@$(MAKE) --no-print-directory VENV=$(VENV_CPU) TORCH=cpu $(VENV_CPU)/.vllm
 
 test-vllm: cpu  ## Run the vLLM engine's tests in .venv-cpu
-	@$(VENV_CPU)/bin/python -m pytest -m "not slow" $(PYTEST_ARGS) $(wildcard tests/engines/test_vllm_*.py) tests/vllm_plugin
+	@$(VENV_CPU)/bin/python -m pytest -m "not slow" $(TEST_JOBS) $(PYTEST_ARGS) $(wildcard tests/engines/test_vllm_*.py) tests/vllm_plugin
 
 chromium:  ## Install Chromium for the tests of the report's page, where that is possible
 	@$(firstword $(PYTHONS)) scripts/install_chromium.py

@@ -6,6 +6,7 @@ import gc
 import os
 import signal
 import socket
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -30,6 +31,15 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 settings.register_profile("default", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("ci", settings.get_profile("default"), derandomize=True, print_blob=True)
 settings.load_profile("ci" if os.environ.get("CI") else "default")
+
+
+_BEGIN_BEFORE = float(os.environ.get("TESTS_BEGIN_BEFORE", "inf"))
+"""Seconds since the epoch, set by ``.ci/run``. A test that would begin later is skipped, and says so."""
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    if time.time() > _BEGIN_BEFORE:
+        pytest.skip("left out: it would begin after TESTS_BEGIN_BEFORE")
 
 
 @pytest.fixture(autouse=True)

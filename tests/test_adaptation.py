@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from random import Random
 
 import pytest
+import pytest_asyncio
 from safetensors.torch import load_file, save_file
 
 from reason_spec.accelerator import Accelerator, GenerationRequest
@@ -28,8 +29,10 @@ from reason_spec.suffix.tenant_file import StoreKey
 from reason_spec.types import Constraint
 from tests.engines.tiny_models import save_model
 
+one_loop = pytest.mark.asyncio(loop_scope="module")
+
 INFO = VersionInfo(parent=0, last_answer=1, tokens_per_pass_before=1.0, tokens_per_pass=2.0)
-WINDOW, SEED = 8, 7
+WINDOW = 8
 good_draft = pytest.mark.parametrize("learning", [True], indirect=True, ids=["good draft"])
 bad_draft = pytest.mark.parametrize("learning", [False], indirect=True, ids=["bad draft"])
 
@@ -47,26 +50,43 @@ def write_layers(target: Path, folder: Path, *, good: bool) -> Path:
     return folder
 
 
-@pytest.fixture
-def target(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    return save_model("llama", tmp_path / "target")
+@pytest.fixture(scope="module")
+def target(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    folder = tmp_path_factory.mktemp("models")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(folder / "cache"))
+        yield save_model("llama", folder / "target")
 
 
 def settings_for(target: Path, draft: Path, **more: object) -> Settings:
     flags = {
         "target.model": str(target), "draft.model": str(draft), "target.device": "cpu", "draft.device": "cpu",
         "target.cache_tokens": 2048, "draft.cache_tokens": 2048, "load_control.use": "off",
-        "strategy.name": "speculative", "server.learn_folder": str(target.parent / "answers"),
-        "server.learn_excludes": "private", "sampling.max_tokens": 24,
+        "strategy.name": "speculative", "sampling.max_tokens": 24,
     }  # fmt: skip
     return load_settings(flags={**flags, **{name.replace("__", "."): value for name, value in more.items()}})
 
 
-class Learning:
-    """An accelerator whose draft adapts, with a small window; ``outcomes`` are those of versions."""
+def learning_settings(target: Path, draft: Path, **more: object) -> Settings:
+    learns = {"server__learn_folder": str(draft.parent / "answers"), "server__learn_excludes": "private"}
+    return settings_for(target, draft, **learns | more)
 
-    def __init__(self, accelerator: Accelerator, target: Path, draft: Path) -> None:
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def accelerator(target: Path) -> AsyncIterator[Accelerator]:
+    """Engines that all tests share; the layers of the draft are those of the last test."""
+    draft = write_layers(target, target.parent / "draft", good=True)
+    async with Accelerator.from_settings(settings_for(target, draft)) as accelerator:
+        yield accelerator
+
+
+class Learning:
+    """An accelerator whose draft adapts, with a small window; ``outcomes`` are those of versions.
+
+    ``seed`` draws the prompts: those of other tests would be drafted from the answers to them.
+    """
+
+    def __init__(self, accelerator: Accelerator, target: Path, draft: Path, seed: str) -> None:
         self.accelerator, self.target, self.draft = accelerator, target, draft
         found = find_pruned(str(draft))
         assert found is not None
@@ -74,13 +94,15 @@ class Learning:
         self.outcomes: list[Outcome] = []
         engine = accelerator.draft
         assert isinstance(engine, TorchEngine)
+        self.engine = engine
         key = StoreKey(identify_model("target", EngineSettings(model=str(target))), tokenizer_of(accelerator))
-        self.store = AnswerStore.create(target.parent / "answers", key)
+        self.store = AnswerStore.create(draft.parent / "answers", key)
         self.adaptation = accelerator.bundle.adaptation = DraftAdaptation(
-            self.store, self.versions, accelerator.target, engine, "default", ["private"],
+            self.store, self.versions, accelerator.target, self.engine, "default", ["private"],
             self.outcomes.append, WINDOW,
         )  # fmt: skip
-        self.rng = Random(SEED)
+        self.seed = seed
+        self.rng = Random(seed)
 
     async def serve(self, count: int) -> set[str]:
         """Answer random prompts, with a step of the adaptation after each."""
@@ -102,7 +124,7 @@ class Learning:
         raise AssertionError("hardly an answer had drafts")
 
     def publish(self, *, good: bool) -> DraftVersion:
-        made = write_layers(self.target, self.target.parent / "made", good=good)
+        made = write_layers(self.target, self.draft.parent / "made", good=good)
         return self.versions.publish(made, INFO)
 
 
@@ -114,14 +136,20 @@ def tokenizer_of(accelerator: Accelerator) -> str:
     return accelerator.target.tokenizer.tokenizer_id
 
 
-@pytest.fixture
-async def learning(request: pytest.FixtureRequest, target: Path, tmp_path: Path) -> AsyncIterator[Learning]:
+@pytest_asyncio.fixture(loop_scope="module")
+async def learning(
+    request: pytest.FixtureRequest, accelerator: Accelerator, target: Path, tmp_path: Path
+) -> AsyncIterator[Learning]:
     draft = write_layers(target, tmp_path / "draft", good=request.param)
-    async with Accelerator.from_settings(settings_for(target, draft)) as accelerator:
-        yield Learning(accelerator, target, draft)
+    learning = Learning(accelerator, target, draft, request.node.name)
+    await learning.engine.load_layers(draft / WEIGHTS)
+    yield learning
+    accelerator.bundle.adaptation = None
+    await learning.adaptation.close()
 
 
 @good_draft
+@one_loop
 async def test_a_worse_version_is_rolled_back_and_a_damaged_one_refused(learning: Learning) -> None:
     damaged = learning.publish(good=True)
     damaged.layers.write_bytes(damaged.layers.read_bytes()[:-8])
@@ -151,15 +179,14 @@ async def test_a_worse_version_is_rolled_back_and_a_damaged_one_refused(learning
 
 
 @bad_draft
+@one_loop
 async def test_a_better_version_stays_and_is_loaded_at_the_next_start(learning: Learning) -> None:
     await learning.serve_drafted(WINDOW)
     better = learning.publish(good=True)
     await learning.serve_drafted(2 * WINDOW + 1)
     assert learning.outcomes == ["accepted"]
     assert learning.versions.current.number == learning.adaptation.version == better.number
-    engine = learning.accelerator.draft
-    assert isinstance(engine, TorchEngine)
-    again = DraftAdaptation(learning.store, learning.versions, learning.accelerator.target, engine)
+    again = DraftAdaptation(learning.store, learning.versions, learning.accelerator.target, learning.engine)
     await again.start()
     assert again.version == better.number
     better.layers.write_bytes(b"damaged")
@@ -168,6 +195,7 @@ async def test_a_better_version_stays_and_is_loaded_at_the_next_start(learning: 
 
 
 @good_draft
+@one_loop
 async def test_only_finished_answers_in_the_targets_own_words_are_stored(learning: Learning) -> None:
     answer = learning.accelerator.answer
     prompt = tuple(range(65, 80))
@@ -187,15 +215,17 @@ async def test_only_finished_answers_in_the_targets_own_words_are_stored(learnin
 
 
 @good_draft
+@one_loop
 async def test_the_answers_do_not_depend_on_the_version(learning: Learning) -> None:
     expected = await learning.serve(2 * WINDOW + 4)
-    learning.rng.seed(SEED)
+    learning.rng.seed(learning.seed)
     learning.publish(good=False)
     assert await learning.serve(2 * WINDOW + 4) == expected
     assert learning.outcomes == ["rejected"]
 
 
 @good_draft
+@one_loop
 async def test_a_folder_that_fails_is_left_and_answers_go_on(
     learning: Learning, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -206,22 +236,21 @@ async def test_a_folder_that_fails_is_left_and_answers_go_on(
     assert f"{ANSWERS}: cannot be used" in warning
 
 
-async def test_off_by_default_nothing_is_written(target: Path, tmp_path: Path) -> None:
-    draft = write_layers(target, tmp_path / "draft", good=True)
-    settings = settings_for(target, draft, server__learn_folder=None, server__learn_excludes=[])
-    async with Accelerator.from_settings(settings) as accelerator:
-        await accelerator.answer("How many?")
-        assert accelerator.bundle.adaptation is None
-    assert not [name for name in files_below(tmp_path) if name.endswith(".sqlite")]
-    assert files_below(draft) == {CONFIG, WEIGHTS}
+@one_loop
+async def test_off_by_default_nothing_is_written(accelerator: Accelerator, target: Path) -> None:
+    await accelerator.answer("How many?")
+    assert accelerator.bundle.adaptation is None
+    assert not [name for name in files_below(target.parent) if name.endswith(".sqlite")]
+    assert files_below(target.parent / "draft") == {CONFIG, WEIGHTS}
 
 
 @good_draft
+@one_loop
 async def test_opening_deletes_the_answers_of_excluded_tenants(learning: Learning) -> None:
     accelerator = learning.accelerator
     for tenant in ("ana", "ben"):
         await accelerator.answer("How many?", tenant=tenant)
-    excluding = settings_for(learning.target, learning.draft, server__learn_excludes="ana")
+    excluding = learning_settings(learning.target, learning.draft, server__learn_excludes="ana")
     found = draft_to_adapt(excluding, accelerator.generator.strategy())
     opened = await open_adaptation(excluding, found, accelerator.target, accelerator.draft, lambda _: None)
     await opened.close()
@@ -239,7 +268,7 @@ async def test_opening_deletes_the_answers_of_excluded_tenants(learning: Learnin
 def test_settings_under_which_nothing_can_be_learnt_are_refused(
     target: Path, tmp_path: Path, more: dict[str, object], message: str
 ) -> None:
-    settings = settings_for(target, write_layers(target, tmp_path / "draft", good=True), **more)
+    settings = learning_settings(target, write_layers(target, tmp_path / "draft", good=True), **more)
     with pytest.raises(SettingsError, match=message):
         draft_to_adapt(settings, Accelerator.from_settings(settings).generator.strategy())
 

@@ -48,9 +48,10 @@ async def test_a_target_that_drafts_itself_answers_as_it_does_alone(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    answers = []
-    for flags in ({"strategy.name": "autoregressive"}, {"draft.model": "self"}):
-        settings = load_settings(flags={**flags, "sampling.max_tokens": 48})
-        async with Accelerator.from_settings(settings) as accelerator:
-            answers.append((await accelerator.answer("Ana has 12 apples and buys 4 more. How many?")).text)
-    assert answers[0] == answers[1]
+    settings = load_settings(flags={"draft.model": "self", "sampling.max_tokens": 48})
+    question = "Ana has 12 apples and buys 4 more. How many?"
+    async with Accelerator.from_settings(settings) as accelerator:
+        drafted = await accelerator.answer(question)
+        alone = await accelerator.answer(question, strategy="autoregressive")
+    assert drafted.strategy == "self_speculative"
+    assert drafted.text == alone.text

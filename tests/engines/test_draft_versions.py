@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import signal
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 
 import pytest
+import pytest_asyncio
 import torch
 from safetensors.torch import load_file, save_file
 
@@ -20,23 +22,31 @@ from reason_spec.engines.torch.engine import TorchEngine
 from reason_spec.errors import EngineError
 from reason_spec.settings import EngineSettings
 from reason_spec.types import Prefix
-from tests.engines.test_pruned import write_draft
-from tests.engines.tiny_models import save_model
+from tests.engines.test_pruned import serve, write_draft
+from tests.engines.tiny_models import save_model, write
+
+one_loop = pytest.mark.asyncio(loop_scope="module")
 
 PROMPT = Prefix((65, 66, 67, 68))
 INFO = VersionInfo(parent=0, last_answer=9, tokens_per_pass_before=2.0, tokens_per_pass=2.5)
 
 
-@pytest.fixture
-def base(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+@pytest.fixture(scope="module")
+def draft(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PrunedDraft]:
+    folder = tmp_path_factory.mktemp("models")
     # Its norms are copied by the fused layers.
-    return save_model("qwen3", tmp_path / "base")
+    base = save_model("qwen3", folder / "base")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(folder / "cache"))
+        found = find_pruned(str(write_draft(base, folder / "draft", {})))
+        assert found is not None
+        yield found
 
 
 @pytest.fixture
-def draft(base: Path, tmp_path: Path) -> PrunedDraft:
-    found = find_pruned(str(write_draft(base, tmp_path / "draft", {})))
+def own_draft(draft: PrunedDraft, tmp_path: Path) -> PrunedDraft:
+    """A copy whose folder takes versions."""
+    found = find_pruned(str(shutil.copytree(draft.folder, tmp_path / "draft")))
     assert found is not None
     return found
 
@@ -55,8 +65,9 @@ def engine_of(folder: Path) -> TorchEngine:
     return TorchEngine("draft", EngineSettings(model=model, device="cpu", cache_tokens=512))
 
 
-@pytest.fixture
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def engine(draft: PrunedDraft) -> AsyncIterator[TorchEngine]:
+    """An engine that each test leaves with the layers of the draft."""
     found = engine_of(draft.folder)
     await found.start()
     yield found
@@ -67,24 +78,28 @@ async def text(engine: TorchEngine, length: int = 30) -> tuple[int, ...]:
     return (await engine.submit(EngineRequest(PROMPT, length)).result()).tokens
 
 
-async def test_loaded_layers_write_as_a_new_engine_with_them_does(
+@one_loop
+async def test_loaded_layers_write_as_a_model_of_its_own_with_them_and_outlive_their_worker(
     draft: PrunedDraft, engine: TorchEngine, tmp_path: Path
 ) -> None:
     other = other_layers(draft, tmp_path / "other")
     before = await text(engine)
     await engine.load_layers(other / WEIGHTS)
     after = await text(engine)
-    fresh = engine_of(other)
-    await fresh.start()
-    try:
-        assert after == await text(fresh)
-    finally:
-        await fresh.close()
+    assert after == write(serve(other), EngineRequest(PROMPT, len(after))).tokens
     assert after != before
+    engine.keep_alive()
+    assert engine.worker_pid is not None
+    os.kill(engine.worker_pid, signal.SIGKILL)
+    while engine.num_deaths == 0:  # noqa: ASYNC110
+        await asyncio.sleep(0.01)
+    await engine.recovered()
+    assert await text(engine) == after
     await engine.load_layers(draft.folder / WEIGHTS)
     assert await text(engine) == before
 
 
+@one_loop
 async def test_a_request_under_way_ends_and_later_ones_begin_anew(
     draft: PrunedDraft, engine: TorchEngine, tmp_path: Path
 ) -> None:
@@ -98,22 +113,10 @@ async def test_a_request_under_way_ends_and_later_ones_begin_anew(
     assert await text(engine) == expected
     assert len((await running.result()).tokens) == 200
     assert await text(engine) == expected
+    await engine.load_layers(draft.folder / WEIGHTS)
 
 
-async def test_a_restarted_worker_has_the_loaded_layers(
-    draft: PrunedDraft, engine: TorchEngine, tmp_path: Path
-) -> None:
-    engine.keep_alive()
-    await engine.load_layers(other_layers(draft, tmp_path / "other") / WEIGHTS)
-    expected = await text(engine)
-    assert engine.worker_pid is not None
-    os.kill(engine.worker_pid, signal.SIGKILL)
-    while engine.num_deaths == 0:  # noqa: ASYNC110
-        await asyncio.sleep(0.01)
-    await engine.recovered()
-    assert await text(engine) == expected
-
-
+@one_loop
 async def test_damaged_layers_are_refused_and_the_present_ones_stay(
     draft: PrunedDraft, engine: TorchEngine, tmp_path: Path
 ) -> None:
@@ -143,13 +146,13 @@ def rewrite(file: Path, name: str, value: torch.Tensor | None) -> None:
 
 
 def test_the_newest_accepted_version_is_current_and_older_ones_are_deleted(
-    draft: PrunedDraft, tmp_path: Path
+    own_draft: PrunedDraft, tmp_path: Path
 ) -> None:
-    versions = DraftVersions(draft)
-    assert (versions.current.number, versions.current.layers) == (0, draft.folder / WEIGHTS)
+    versions = DraftVersions(own_draft)
+    assert (versions.current.number, versions.current.layers) == (0, own_draft.folder / WEIGHTS)
     verdicts = [True, False, True, False]
     for number, accepted in enumerate(verdicts, start=1):
-        made = versions.publish(other_layers(draft, tmp_path / "made"), INFO)
+        made = versions.publish(other_layers(own_draft, tmp_path / "made"), INFO)
         assert versions.untried == made
         versions.check(made)
         versions.decide(made, VersionVerdict(accepted=accepted, reason="tried"))
@@ -161,10 +164,10 @@ def test_the_newest_accepted_version_is_current_and_older_ones_are_deleted(
 
 
 def test_a_version_with_a_damaged_verdict_or_other_layers_is_not_used(
-    draft: PrunedDraft, tmp_path: Path
+    own_draft: PrunedDraft, tmp_path: Path
 ) -> None:
-    versions = DraftVersions(draft)
-    made = versions.publish(other_layers(draft, tmp_path / "made"), INFO)
+    versions = DraftVersions(own_draft)
+    made = versions.publish(other_layers(own_draft, tmp_path / "made"), INFO)
     (made.folder / "verdict.json").write_text("{")
     assert versions.current.number == 0
     assert versions.untried is None

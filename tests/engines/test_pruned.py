@@ -13,15 +13,17 @@ from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 from torch import nn
 
-from reason_spec.engines.factory import create_engine
-from reason_spec.engines.generation import EngineRequest
+from reason_spec.engines.generation import EngineRequest, Score
 from reason_spec.engines.model_files import resolve_model
 from reason_spec.engines.pruned import CONFIG, WEIGHTS, find_pruned
+from reason_spec.engines.tokenizer import load_tokenizer
+from reason_spec.engines.torch.load import load_model
+from reason_spec.engines.torch.scheduler import Scheduler
 from reason_spec.engines.torch.trimmed_head import TrimmedHead
 from reason_spec.errors import EngineError
 from reason_spec.settings import EngineSettings
 from reason_spec.types import Prefix, Sampling
-from tests.engines.tiny_models import save_model
+from tests.engines.tiny_models import drain, save_model, write
 
 VOCABULARY = tuple(range(40, 90))
 PROMPT = (65, 66, 67, 68)
@@ -71,41 +73,37 @@ def test_a_composed_draft_is_the_base_model_without_the_other_layers(base: Path,
     assert (Path(folder) / "tokenizer.json").exists()
 
 
-async def written(model: Path | str) -> list[tuple[int, ...]]:
+def serve(folder: Path) -> Scheduler:
+    """Serve a draft in this process."""
+    model = resolve_model("draft", str(folder))
+    settings = EngineSettings(model=model, device="cpu", dtype="float32", cache_tokens=512)
+    return Scheduler(load_model(settings), load_tokenizer(model), num_slots=512, debug=True)
+
+
+def written(folder: Path) -> list[tuple[int, ...]]:
     """Return a greedy text and a sampled one of twenty tokens."""
-    engine = create_engine("draft", EngineSettings(model=str(model), device="cpu", cache_tokens=512))
-    await engine.start()
-    try:
-        texts = []
-        for sampling in (Sampling(), Sampling(temperature=1.0)):
-            request = EngineRequest(Prefix(PROMPT), 20, sampling=sampling)
-            texts.append((await engine.submit(request).result()).tokens)
-        return texts
-    finally:
-        await engine.close()
+    scheduler = serve(folder)
+    return [
+        write(scheduler, EngineRequest(Prefix(PROMPT), 20, sampling=sampling)).tokens
+        for sampling in (Sampling(), Sampling(temperature=1.0))
+    ]
 
 
-async def test_a_draft_with_a_vocabulary_predicts_no_other_token(base: Path, tmp_path: Path) -> None:
-    whole = await written(save_draft(base, tmp_path / "whole"))
-    trimmed = await written(save_draft(base, tmp_path / "trimmed", vocabulary=VOCABULARY))
+def test_a_draft_with_a_vocabulary_predicts_no_other_token(base: Path, tmp_path: Path) -> None:
+    whole = written(save_draft(base, tmp_path / "whole"))
+    trimmed = written(save_draft(base, tmp_path / "trimmed", vocabulary=VOCABULARY))
     assert any(token not in VOCABULARY for text in whole for token in text)
     assert all(len(text) == 20 and set(text) <= set(VOCABULARY) for text in trimmed)
 
 
-async def test_its_predictions_are_those_of_the_whole_head_among_its_tokens(
-    base: Path, tmp_path: Path
-) -> None:
+def test_its_predictions_are_those_of_the_whole_head_among_its_tokens(base: Path, tmp_path: Path) -> None:
     scores = []
     for vocabulary in (None, VOCABULARY):
-        folder = save_draft(base, tmp_path / f"draft-{vocabulary is None}", vocabulary=vocabulary)
-        engine = create_engine("draft", EngineSettings(model=str(folder), device="cpu", cache_tokens=512))
-        await engine.start()
-        try:
-            scores.append(
-                [(await engine.score(Prefix(PROMPT), (token,))).logprobs[0] for token in (50, 60, 70)]
-            )
-        finally:
-            await engine.close()
+        scheduler = serve(save_draft(base, tmp_path / f"draft-{vocabulary is None}", vocabulary=vocabulary))
+        for number, token in enumerate((50, 60, 70)):
+            scheduler.score(number, Prefix(PROMPT), (token,))
+        found = drain(scheduler)
+        scores.append([score.logprobs[0] for _, score in sorted(found.items()) if isinstance(score, Score)])
     whole, trimmed = (torch.tensor(found) for found in scores)
     torch.testing.assert_close(whole - whole[0], trimmed - trimmed[0], atol=1e-4, rtol=0)
     assert (trimmed > whole).all()

@@ -77,7 +77,9 @@ async def test_a_stopped_worker_shows_before_it_is_killed(model_folder: ModelFol
             await engine.stats()
 
 
-async def test_a_worker_that_goes_on_is_trusted_again(model_folder: ModelFolder) -> None:
+async def test_a_worker_that_goes_on_is_trusted_again_and_one_that_does_not_is_closed(
+    model_folder: ModelFolder,
+) -> None:
     async with running(model_folder("qwen3")) as engine:
         worker = worker_of(engine)
         worker.suspend()
@@ -85,6 +87,10 @@ async def test_a_worker_that_goes_on_is_trusted_again(model_folder: ModelFolder)
         worker.resume()
         await until(lambda: engine.trouble is None)
         assert (await engine.submit(EngineRequest(PROMPT, 3)).result()).finish == "length"
+        worker.suspend()
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            await engine.close()
+        assert not worker.is_running()
 
 
 async def test_what_a_stopped_worker_does_not_read_stops_nobody_else(model_folder: ModelFolder) -> None:
@@ -97,15 +103,6 @@ async def test_what_a_stopped_worker_does_not_read_stops_nobody_else(model_folde
             await asyncio.sleep(0.01)
         with pytest.raises(EngineError, match="no sign of life"):
             await generation.result()
-
-
-async def test_an_engine_closes_though_its_worker_is_stopped(model_folder: ModelFolder) -> None:
-    async with running(model_folder("qwen3")) as engine:
-        worker = worker_of(engine)
-        worker.suspend()
-        async with asyncio.timeout(PATIENCE_SECONDS):
-            await engine.close()
-        assert not worker.is_running()
 
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, pytest.param(signal.SIGSTOP, marks=pytest.mark.slow)])

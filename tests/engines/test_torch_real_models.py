@@ -23,7 +23,7 @@ from tests.engines.real_models import GEMMA3, SMOLLM2, real_model
 from tests.engines.tiny_models import spoiled, write
 
 QUESTION = "A baker has 24 rolls. She sells 9 of them and bakes 15 more. How many rolls does she have?"
-NUM_TOKENS = 32
+NUM_TOKENS = 24
 BOTH = [SMOLLM2, pytest.param(GEMMA3, marks=pytest.mark.slow)]
 ROUNDING_NATS = {"bfloat16": 0.5, "float16": 0.0625}
 """Four steps of a logit between 16 and 32."""

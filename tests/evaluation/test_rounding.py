@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
 from dataclasses import replace
+
+import pytest
+import pytest_asyncio
 
 from reason_spec.accelerator import Accelerator
 from reason_spec.cli.results_table import metrics_table, rounding_lines
@@ -16,20 +20,24 @@ from reason_spec.types import Problem
 PROBLEMS = [Problem(f"p{number}", f"What is {number} + 4?", str(number + 4)) for number in range(2)]
 STRATEGIES = ("autoregressive", "prompt_lookup")
 
+pytestmark = pytest.mark.asyncio(loop_scope="module")
 
-Found = tuple[Rounding | None, list[Outcome]]
+
+def in_dtype(dtype: str, temperature: float = 0.0) -> Accelerator:
+    flags = {"target.dtype": dtype, "sampling.temperature": temperature, "sampling.max_tokens": 24}
+    return Accelerator.from_settings(load_settings(flags=flags), strategies=STRATEGIES)
 
 
-async def solved(dtype: str, temperature: float = 0.0, flip: bool = False) -> Found:
-    settings = load_settings(
-        flags={"target.dtype": dtype, "sampling.temperature": temperature, "sampling.max_tokens": 24}
-    )
-    async with Accelerator.from_settings(settings, strategies=STRATEGIES) as accelerator:
-        outcomes = [item async for item in run(accelerator, PROBLEMS, STRATEGIES)]
-        kept = [item for item in outcomes if isinstance(item, Outcome)]
-        if flip:
-            kept = [flipped(item) if item.strategy == "prompt_lookup" else item for item in kept]
-        return await find_rounding(accelerator, PROBLEMS, kept), kept
+async def solved(accelerator: Accelerator) -> list[Outcome]:
+    outcomes = [item async for item in run(accelerator, PROBLEMS, STRATEGIES)]
+    return [item for item in outcomes if isinstance(item, Outcome)]
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def coarse() -> AsyncIterator[Accelerator]:
+    """Samples in bfloat16, unless its generator gets other settings."""
+    async with in_dtype("bfloat16", temperature=0.7) as accelerator:
+        yield accelerator
 
 
 def flipped(outcome: Outcome) -> Outcome:
@@ -40,22 +48,30 @@ def flipped(outcome: Outcome) -> Outcome:
     return replace(outcome, steps=(replace(first, token_ids=tuple(tokens)), *rest))
 
 
-async def test_in_float32_and_for_samples_nothing_is_looked_for() -> None:
-    assert (await solved("float32"))[0] is None
-    assert (await solved("bfloat16", temperature=0.7))[0] is None
+async def test_in_float32_nothing_is_looked_for() -> None:
+    async with in_dtype("float32") as accelerator:
+        assert await find_rounding(accelerator, PROBLEMS, await solved(accelerator)) is None
 
 
-async def test_off_float32_each_place_where_an_answer_differs_is_scored() -> None:
-    rounding, _ = await solved("bfloat16", flip=True)
+async def test_for_samples_nothing_is_looked_for(coarse: Accelerator) -> None:
+    assert await find_rounding(coarse, PROBLEMS, await solved(coarse)) is None
+
+
+async def test_off_float32_each_place_where_an_answer_differs_is_scored_and_shown(
+    coarse: Accelerator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sampling = coarse.settings.sampling.model_copy(update={"temperature": 0.0})
+    greedy = coarse.settings.model_copy(update={"sampling": sampling})
+    monkeypatch.setattr(coarse, "generator", replace(coarse.generator, settings=greedy))
+    outcomes = await solved(coarse)
+    kept = [flipped(item) if item.strategy == "prompt_lookup" else item for item in outcomes]
+    rounding = await find_rounding(coarse, PROBLEMS, kept)
     assert rounding is not None
     assert rounding.num_pairs == {"prompt_lookup": 2}
     assert [(flip.place, flip.strategy) for flip in rounding.flips] == [(2, "prompt_lookup")] * 2
     assert all(flip.gap is not None and flip.gap > 1 for flip in rounding.flips), "no ties: put there"
     assert Rounding.from_dict(rounding.to_dict()) == rounding
 
-
-async def test_the_table_and_a_sentence_show_it() -> None:
-    _, outcomes = await solved("bfloat16")
     flips = (Flip("p0", 0, "prompt_lookup", 7, 0.125), Flip("p1", 0, "prompt_lookup", 3, None))
     rounding = Rounding("bfloat16", {"prompt_lookup": 2}, flips)
     table = metrics_table(measure(outcomes, STRATEGIES).strategies, {}, rounding)

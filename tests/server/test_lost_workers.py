@@ -135,8 +135,8 @@ def is_ready(server: ServeProcess) -> bool:
 @pytest.fixture(scope="module")
 def texts(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     """What the pair answers where nothing happens."""
-    with serving_pair(tmp_path_factory.mktemp("whole")) as server:
-        return [ask(server, question, stream=False).text for question in QUESTIONS]
+    with serving_pair(tmp_path_factory.mktemp("whole")) as server, ThreadPoolExecutor(4) as pool:
+        return [reply.result().text for reply in asking(pool, server, stream=False)]
 
 
 def test_deadlines_hold_while_the_target_is_stopped_and_it_comes_back(tmp_path: Path) -> None:
@@ -207,8 +207,6 @@ def test_requests_in_the_queue_wait_for_a_lost_target(tmp_path: Path, texts: lis
         pytest.param("lookahead", signal.SIGKILL, marks=pytest.mark.slow),
         pytest.param("specreason", signal.SIGKILL, marks=pytest.mark.slow),
         pytest.param("speculative", signal.SIGSTOP, marks=pytest.mark.slow),
-        pytest.param("lookahead", signal.SIGSTOP, marks=pytest.mark.slow),
-        pytest.param("specreason", signal.SIGSTOP, marks=pytest.mark.slow),
     ],
 )
 def test_a_lost_draft_leaves_the_target_alone_and_is_used_again(

@@ -2,41 +2,52 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import replace
+
 import pytest
 
 from reason_spec.accelerator import Accelerator, Solution
 from reason_spec.errors import SettingsError
 from reason_spec.settings import load_settings
+from reason_spec.sync import SyncAccelerator
 
 QUESTION = "Ana has 12 apples and buys 4 more. How many does she have?"
 
 
-async def answer(**flags: object) -> Solution:
-    settings = load_settings(flags={"sampling.max_tokens": 48, **flags})
-    async with Accelerator.from_settings(settings) as accelerator:
-        return await accelerator.answer(QUESTION)
+@pytest.fixture(scope="module")
+def accelerator() -> Iterator[SyncAccelerator]:
+    with SyncAccelerator.from_settings(
+        load_settings(), strategies=("autoregressive", "speculative")
+    ) as running:
+        yield running
+
+
+def answer(running: SyncAccelerator, strategy: str, tenant: str, **flags: object) -> Solution:
+    """Answer under other settings; what other tenants were answered drafts nothing."""
+    names = {name.replace("__", "."): value for name, value in flags.items()}
+    settings = load_settings(flags={"strategy.name": strategy, "sampling.max_tokens": 48, **names})
+    generator = replace(running.accelerator.generator, settings=settings)
+    return running.run(generator.answer(generator.request(QUESTION, tenant=tenant)))
 
 
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
-async def test_the_strict_end_of_a_rule_writes_the_targets_tokens(temperature: float) -> None:
-    alone = await answer(**{"strategy.name": "autoregressive", "sampling.temperature": temperature})
+def test_the_strict_end_of_a_rule_writes_the_targets_tokens(
+    accelerator: SyncAccelerator, temperature: float
+) -> None:
+    drawn = {"sampling__temperature": temperature}
+    alone = answer(accelerator, "autoregressive", f"alone at {temperature}", **drawn)
     for rule, threshold in (("cascade", 0), ("lenient", 1)):
-        strict = await answer(
-            **{
-                "strategy.name": "speculative",
-                "strategy.acceptance": rule,
-                "strategy.acceptance_threshold": threshold,
-                "sampling.temperature": temperature,
-            }
-        )
+        ruled = {"strategy__acceptance": rule, "strategy__acceptance_threshold": threshold}
+        strict = answer(accelerator, "speculative", f"{rule} at {temperature}", **ruled, **drawn)
         assert (strict.text, strict.loss_class) == (alone.text, "exact")
 
 
-async def test_an_answer_by_a_relaxed_rule_says_so() -> None:
-    relaxed = await answer(**{"strategy.name": "speculative", "strategy.acceptance": "cascade"})
+def test_an_answer_by_a_relaxed_rule_says_so(accelerator: SyncAccelerator) -> None:
+    relaxed = answer(accelerator, "speculative", "relaxed", strategy__acceptance="cascade")
     assert relaxed.loss_class == "relaxed"
     assert relaxed.recorder.target_usage.num_accepted_draft_tokens > 0
-    alone = await answer(**{"strategy.name": "autoregressive", "strategy.acceptance": "cascade"})
+    alone = answer(accelerator, "autoregressive", "by itself", strategy__acceptance="cascade")
     assert alone.loss_class == "exact"
 
 

@@ -257,7 +257,7 @@ def test_a_process_killed_while_it_saves_leaves_an_old_or_a_new_state(
 ) -> None:
     moments = random.Random(7)
     open_store(folder).save("a", documents_of([99]))
-    for turn in range(8):
+    for turn in range(5):
         writer = start_saving(folder, turn, 100_000, 20_000)
         assert writer.stdout is not None
         assert writer.stdout.readline() == "ready\n"

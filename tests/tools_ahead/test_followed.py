@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
+from reason_spec.tools_ahead import followed
 from reason_spec.tools_ahead.calls import Call, Event
 from reason_spec.tools_ahead.followed import (
     IDLE_SECONDS,
-    MAX_CHARACTERS,
     MAX_RUNNING,
     Followed,
     FollowedConversations,
@@ -119,14 +119,20 @@ def test_a_call_is_right_once_and_not_after_a_change(conversations: FollowedConv
     assert followed.answered([cancels, *calls]) == []
 
 
-def test_running_conversations_are_bounded(conversations: FollowedConversations) -> None:
+def test_running_conversations_are_bounded(
+    conversations: FollowedConversations, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for number in range(MAX_RUNNING + 5):
         ask(conversations, messages_of(number)[:2])
     assert conversations.num_running == MAX_RUNNING
-    long = [{"role": "user", "content": "x" * (MAX_CHARACTERS + 1)}]
+    # A sixteenth of the characters, in the same proportion.
+    most = followed.MAX_CHARACTERS // 16
+    monkeypatch.setattr(followed, "MAX_CHARACTERS", most)
+    monkeypatch.setattr(followed, "_MAX_RUNNING_CHARACTERS", 16 * most)
+    long = [{"role": "user", "content": "x" * (most + 1)}]
     assert conversations.predict(ANN, long, READ_ONLY) is None
     for number in range(40):
-        ask(conversations, [{"role": "user", "content": f"{number} " + "x " * (MAX_CHARACTERS // 2 - 9)}])
+        ask(conversations, [{"role": "user", "content": f"{number} " + "x " * (most // 2 - 9)}])
     assert conversations.num_running <= 17
 
 
