@@ -238,6 +238,13 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--max-tokens", type=int, default=512)
     parser.add_argument("--at-once", type=int, default=16, help="problems solved together for accuracy")
     parser.add_argument("--rows", nargs="+", metavar="NAME", help="only these rows, beside autoregressive")
+    parser.add_argument(
+        "--draft-tokens",
+        type=int,
+        nargs="+",
+        default=[2, 4, 8],
+        help="numbers of draft tokens to try for vLLM's own methods (default: 2 4 8)",
+    )
     parser.add_argument("--eager", action="store_true", help="do not compile vLLM's models: starts at once")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument(
