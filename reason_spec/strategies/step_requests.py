@@ -76,7 +76,9 @@ class StepRequests:
         if lane == "draft":
             return "none"
         # Where the draft model hands over what it expects, guesses from the text only cost room.
-        return "none" if self.redrafts else self.settings.token_drafter
+        if self.redrafts:
+            return "none"
+        return "prompt_lookup" if self.settings.token_drafter == "auto" else self.settings.token_drafter
 
     def ends_step(self, request: EngineRequest, token: int) -> bool:
         """Return whether a token ends the step that the request begins with."""
