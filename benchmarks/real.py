@@ -13,7 +13,8 @@ the number of cores that suits it best. ``torch:autoregressive`` in the vLLM pas
 Each problem is solved by all rows in an order shuffled with the seed; prefix caches are emptied before each;
 a first problem warms up. Nothing else may run meanwhile.
 
-``model``, ``head`` and ``self`` also draft by prompt lookup; ``:alone`` leaves it out. Rows with ``:fixed``
+``model``, ``head`` and ``self`` also draft by prompt lookup; ``:alone`` leaves it out. ``model:recycling``,
+as ``speculative`` is by default, drafts what earlier passes predicted, too. Rows with ``:fixed``
 draft two steps ahead in every answer; the others leave it to the planner. ``suffix`` is our suffix cache,
 ``suffix:published`` SuffixDecoding as published. ``--rows`` names rows, also variants that are else left out:
 ``stand``, ``model:recycling``, ``head:recycling``, shapes of trees and relaxed acceptance with the head.
@@ -238,6 +239,13 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--max-tokens", type=int, default=512)
     parser.add_argument("--at-once", type=int, default=16, help="problems solved together for accuracy")
     parser.add_argument("--rows", nargs="+", metavar="NAME", help="only these rows, beside autoregressive")
+    parser.add_argument(
+        "--draft-tokens",
+        type=int,
+        nargs="+",
+        default=[2, 4, 8],
+        help="numbers of draft tokens to try for vLLM's own methods (default: 2 4 8)",
+    )
     parser.add_argument("--eager", action="store_true", help="do not compile vLLM's models: starts at once")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument(

@@ -20,8 +20,6 @@ from reason_spec.engines.model_package import find_packaged
 from reason_spec.errors import ReasonSpecError
 from reason_spec.settings import load_settings
 
-DRAFT_TOKENS: Final = (2, 4, 8)
-"""Numbers of draft tokens that are tried for vLLM's own methods."""
 _SEARCHED_PROBLEMS: Final = 3
 _HANG_SECONDS: Final = 3600.0
 NGRAM: Final = {"prompt_lookup_max": 4, "prompt_lookup_min": 2}
@@ -154,7 +152,7 @@ async def _with_best_draft_tokens(group: Group, options: argparse.Namespace, cho
     """Return the group with the number of draft tokens that writes some of the problems fastest."""
     seconds: dict[int, float] = {}
     tried = random.Random(options.seed).sample(list(chosen), min(_SEARCHED_PROBLEMS, len(chosen)))
-    for number in DRAFT_TOKENS:
+    for number in options.draft_tokens:
         trial = group.with_draft_tokens(number)
         async with AsyncExitStack() as stack:
             ours = (await _open(trial, stack)).ours

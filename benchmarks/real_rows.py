@@ -34,7 +34,7 @@ _ALONE: Final = {"strategy.token_drafter": "none"}
 _EXACT, _SEMANTIC = {"verifier.name": "exact"}, {"verifier.name": "semantic"}
 OURS: Final = (
     RowSpec("prompt_lookup", "ours", "prompt_lookup"),
-    RowSpec("model", "ours", "speculative"),
+    RowSpec("model", "ours", "speculative", {"strategy.token_drafter": "prompt_lookup"}),
     RowSpec("model:alone", "ours", "speculative", _ALONE),
     RowSpec("steps:exact", "ours", "lookahead", {**_EXACT, **STEP_ALONE}),
     RowSpec("steps:semantic", "ours", "lookahead", {**_SEMANTIC, **STEP_ALONE}),

@@ -341,6 +341,13 @@ def parse() -> argparse.Namespace:
     )
     parser.add_argument("--temperatures", type=float, nargs="+", default=[0.0, 0.6])
     parser.add_argument("--max-tokens", type=int, default=128)
+    parser.add_argument(
+        "--draft-tokens",
+        type=int,
+        nargs="+",
+        default=[2, 4, 8],
+        help="numbers of draft tokens to try for vLLM's own methods (default: 2 4 8)",
+    )
     parser.add_argument("--eager", action="store_true", help="do not compile vLLM's models: starts at once")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--set", nargs="+", default=[], metavar="NAME=VALUE", help="settings of all methods")

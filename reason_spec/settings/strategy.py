@@ -76,10 +76,11 @@ class StrategySettings(Section):
         default=2, ge=0, le=8, description="hybrid: tokens that the target corrects in a drafted step"
     )
     step_max_tokens: int = Field(default=512, ge=1, description="a longer step is cut in two")
-    token_drafter: Literal["none", "prompt_lookup", "recycling", "stand"] = Field(
-        default="prompt_lookup",
+    token_drafter: Literal["auto", "none", "prompt_lookup", "recycling", "stand"] = Field(
+        default="auto",
         description="source of draft tokens beside a draft model's; recycling, stand: also what earlier "
-        "passes predicted after the same tokens, the last prediction or the mean (vllm: prompt_lookup)",
+        "passes predicted after the same tokens, the last prediction or the mean (vllm: prompt_lookup); "
+        "auto: recycling under token_recycling and speculative, else prompt_lookup",
     )
     draft_tree: Literal["greedy", "chain", "eagle2", "sequoia"] = Field(
         default="greedy",

@@ -117,6 +117,7 @@ class PromptLookup(Autoregressive):
     """The target with prompt lookup, or the suffix cache, as its token-level drafter."""
 
     name: ClassVar[str] = "prompt_lookup"
+    default_drafter: ClassVar[TokenDrafterName] = "prompt_lookup"
     relaxed_acceptance: ClassVar[UseOfAcceptance] = "applied"
 
     @property
@@ -125,7 +126,8 @@ class PromptLookup(Autoregressive):
 
     @property
     def token_drafter(self) -> TokenDrafterName:
-        return self.settings.token_drafter
+        chosen = self.settings.token_drafter
+        return self.default_drafter if chosen == "auto" else chosen
 
     def _text(self, request: SolveRequest) -> int | None:
         return request.text
@@ -141,19 +143,17 @@ class TokenRecycling(PromptLookup):
     """
 
     name: ClassVar[str] = "token_recycling"
-
-    @property
-    def token_drafter(self) -> TokenDrafterName:
-        return "recycling" if self.settings.token_drafter == "prompt_lookup" else self.settings.token_drafter
+    default_drafter: ClassVar[TokenDrafterName] = "recycling"
 
 
 class DraftModelSpeculation(PromptLookup):
     """The target with the draft model as its token-level drafter: speculative decoding.
 
-    Prompt lookup drafts beside it where that is expected to pay.
+    Recycled tokens and prompt lookup draft beside it where that is expected to pay.
     """
 
     name: ClassVar[str] = "speculative"
+    default_drafter: ClassVar[TokenDrafterName] = "recycling"
     needs_draft: ClassVar[bool] = True
 
     @property

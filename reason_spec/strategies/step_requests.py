@@ -77,7 +77,9 @@ class StepRequests:
         if lane == "draft":
             return "none"
         # Beside hints of the draft model, drafts by prompt lookup only use up the pass.
-        return "none" if self.redrafts else self.settings.token_drafter
+        if self.redrafts:
+            return "none"
+        return "prompt_lookup" if self.settings.token_drafter == "auto" else self.settings.token_drafter
 
     def ends_step(self, request: EngineRequest, token: int) -> bool:
         """Return whether a token ends the step that the request begins with."""

@@ -17,7 +17,7 @@ from reason_spec.engines.worker.pass_times import PassTimes
 from reason_spec.speculation.earlier_texts import EarlierTexts
 from tests.naive_suffix import naive_caches
 
-MAX_LENGTH = 64
+MAX_LENGTH = 256
 
 
 class Batch:
@@ -218,3 +218,53 @@ def test_a_request_whose_hints_are_wrong_is_drafted_less_for() -> None:
             batch.proposer.offer_hint(name, Hint((1,) * 9, start=behind))
         drafted = batch.step(new)
     assert len(drafted["right"]) > len(drafted["wrong"]) + 2
+
+
+class LookupBatch(Batch):
+    """Requests whose texts repeat a period of nine tokens, drafted for by prompt lookup."""
+
+    def __init__(self, least_chance: float) -> None:
+        super().__init__()
+        self.proposer.set_pass_time(timed(0.002).batch_time, least_chance)
+
+    def begin(self, name: str, cache_key: str = "") -> None:
+        prompt = [*range(1, 10), 1, 2]
+        self.add(name, prompt, num_draft_tokens=8, token_drafter="prompt_lookup", cache_key=cache_key)
+
+    def drafted(self, name: str) -> int:
+        return len(self.step({name: [3]})[name])
+
+    def verify(self, name: str, *, right: bool) -> None:
+        """Let a draft be right in full, or wrong from its first token on (another one each time)."""
+        self.step({name: [3]})
+        self.texts[name] += [4, 5, 6, 7, 8, 9, 1, 2] if right else [len(self.texts[name]) + 40, 1, 2]
+
+
+def test_no_more_tokens_are_looked_up_than_are_likely_enough_to_pay() -> None:
+    numbers = []
+    for least_chance in (0.0, 0.2, 0.4, 0.99):
+        batch = LookupBatch(least_chance)
+        batch.begin("a")
+        numbers.append(batch.drafted("a"))
+    assert numbers[0] == 8
+    assert numbers == sorted(numbers, reverse=True)
+    assert numbers[-1] == 1
+
+
+def test_how_many_pay_is_learnt_from_the_lookups_of_the_same_cache_key() -> None:
+    drafted = {}
+    for right in (True, False):
+        batch = LookupBatch(0.3)
+        for name, key in (("a", "one"), ("same", "one"), ("other", "two")):
+            batch.begin(name, key)
+        for _ in range(12):
+            batch.verify("a", right=right)
+        drafted[right] = [batch.drafted(name) for name in ("same", "other")]
+    assert drafted[True][0] > drafted[True][1] == drafted[False][1] > drafted[False][0]
+
+
+def test_drafts_from_earlier_texts_do_not_depend_on_the_speed_of_the_engine() -> None:
+    batch = Batch(earlier=knowing(ANSWER))
+    batch.proposer.set_pass_time(timed(0.002).batch_time, 0.99)
+    batch.add("a", ANSWER[:20], num_draft_tokens=8, token_drafter="prompt_lookup", text=0)
+    assert batch.step({"a": ANSWER[20:22]})["a"] == ANSWER[22:30]

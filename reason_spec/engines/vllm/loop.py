@@ -20,10 +20,11 @@ from reason_spec.engines.vllm.requests import (
 from reason_spec.engines.worker.loop import Result, StepReport
 from reason_spec.engines.worker.pass_times import PassTimes
 from reason_spec.errors import ReasonSpecError
-from reason_spec.speculation.goodput import BatchTime
 from reason_spec.types import FinishReason, Prefix, Usage
 
 _COMPILING_SECONDS = 0.001
+_UPDATE_INTERVAL = 16
+"""Passes between two reports of their times to the proposer."""
 _MAX_LOGPROBS = 20
 """The most log-probabilities that are read at one position; vLLM's default bound."""
 
@@ -60,7 +61,7 @@ class VllmLoop:
         self._ended: list[tuple[int, Result]] = []
         self._retired_usage = Usage()
         self.pass_times = PassTimes()
-        self._proposer_time: BatchTime | None = None
+        self._next_update = _UPDATE_INTERVAL
         self._num_scheduled = self._num_generating = 0
         self._watch_schedule(self._core.scheduler)
 
@@ -178,6 +179,7 @@ class VllmLoop:
                 self.pass_times.add(self._num_scheduled, seconds)
                 if self._num_generating:
                     self.pass_times.add_batch(self._num_scheduled, self._num_generating, seconds)
+                    self.pass_times.add_generated(_num_new(outputs), seconds)
             elif not outputs:
                 # All requests wait for their constraints, which vLLM compiles in another thread.
                 time.sleep(_COMPILING_SECONDS)
@@ -188,10 +190,12 @@ class VllmLoop:
         return report
 
     def _update_proposer(self) -> None:
-        """Send the proposer the times of passes, whenever they were fitted anew."""
-        if self._takes_hints and (batch_time := self.pass_times.batch_time) is not self._proposer_time:
-            self._proposer_time = batch_time
-            self._engine.collective_rpc("reason_spec_set_pass_time", args=(batch_time,))
+        """Send the proposer the times of passes, at times: its processes may be others."""
+        num_passes = self.pass_times.num_passes
+        if self._takes_hints and num_passes >= self._next_update:
+            self._next_update = num_passes + _UPDATE_INTERVAL
+            times = self.pass_times.batch_time, self.pass_times.least_chance
+            self._engine.collective_rpc("reason_spec_set_pass_time", args=times)
 
     def _take(self, output: Any, report: StepReport) -> None:
         number = int(output.request_id)
@@ -253,3 +257,8 @@ class VllmLoop:
     def _start_scoring(self, number: int, state: ScoringState) -> None:
         self._add(number, state.prompt, state.parameters, priority=0, owner=state.owner)
         self._scores[number] = state
+
+
+def _num_new(outputs: Sequence[Any]) -> int:
+    """Return the number of tokens that a pass made certain."""
+    return sum(len(completion.token_ids) for output in outputs for completion in output.outputs)

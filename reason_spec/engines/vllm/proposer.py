@@ -15,13 +15,21 @@ from reason_spec.engines.generation import Hint, TokenDrafterName
 from reason_spec.engines.text_updates import TextUpdate, apply_update
 from reason_spec.engines.worker.loop import open_earlier_texts
 from reason_spec.engines.worker.messages import Start
-from reason_spec.speculation.draft_calibration import HintRate
+from reason_spec.speculation.draft_calibration import HintRate, LookupRate, entry_of
 from reason_spec.speculation.drafters import HintDrafter, look_up
 from reason_spec.speculation.earlier_texts import EarlierTexts
 from reason_spec.speculation.goodput import ASSUMED_RATE, BatchTime, Demand, draft_limits, uniform_limit
 
 EXTRA_ARGUMENT = "reason_spec"
 """The key of a request's drafting options in ``SamplingParams.extra_args``."""
+
+
+class Rates:
+    """What was learnt from the drafts of all requests of one cache key."""
+
+    def __init__(self) -> None:
+        self.hinted = HintRate()
+        self.looked_up = LookupRate()
 
 
 class HintProposer:
@@ -33,7 +41,8 @@ class HintProposer:
         self._runner: Any = None
         self._earlier: EarlierTexts | None = None
         self._time: BatchTime | None = None
-        self._rate = HintRate()
+        self._least_chance = 0.0
+        self._rates: dict[str, Rates] = {}
         self._drafts: dict[str, RequestDrafts] = {}
 
     def load_model(self, *_: Any, **__: Any) -> None:
@@ -48,8 +57,10 @@ class HintProposer:
         if self._earlier is not None:
             apply_update(self._earlier, update)
 
-    def set_pass_time(self, time: BatchTime) -> None:
+    def set_pass_time(self, time: BatchTime, least_chance: float = 0.0) -> None:
+        """Take the times of passes, and the chance below which a drafted token costs more than it saves."""
         self._time = time
+        self._least_chance = least_chance
 
     def offer_hint(self, request_id: str, hint: Hint) -> None:
         """Take a hint for a request, which may not have run yet."""
@@ -78,7 +89,7 @@ class HintProposer:
                 continue
             if (drafts := self._started(self._runner.input_batch.req_ids[row])) is None:
                 continue
-            proposals[row] = drafts.propose(token_ids_cpu[row, :length], room)
+            proposals[row] = drafts.propose(token_ids_cpu[row, :length], room, self._least_chance)
             drafting[row] = drafts
         for row, limit in self._limits(drafting, len(sampled_token_ids)).items():
             proposals[row] = drafting[row].keep(limit)
@@ -93,7 +104,8 @@ class HintProposer:
             if options is None:
                 return None
             drafts = self._drafts_of(request_id)
-            drafts.start(int(request.num_prompt_tokens), **options)
+            rates = entry_of(self._rates, options.get("cache_key", ""), Rates)
+            drafts.start(int(request.num_prompt_tokens), rates, **options)
         return drafts
 
     def _drop_ended(self) -> None:
@@ -120,20 +132,23 @@ class HintProposer:
 
     def _drafts_of(self, request_id: str) -> RequestDrafts:
         if request_id not in self._drafts:
-            self._drafts[request_id] = RequestDrafts(self._earlier, self._rate)
+            self._drafts[request_id] = RequestDrafts(self._earlier)
         return self._drafts[request_id]
 
 
 class RequestDrafts:
     """Drafts the tokens of one request."""
 
-    def __init__(self, earlier: EarlierTexts | None = None, rate: HintRate | None = None) -> None:
+    def __init__(self, earlier: EarlierTexts | None = None) -> None:
         self.started = False
         self.limited = False
         """Whether the request may get fewer drafts for the throughput of the batch."""
         self._earlier = earlier
-        self._rate = HintRate(rate)
+        self._looked_up = LookupRate()
+        self._hinted = HintRate()
         self._proposed: list[int] = []
+        self._is_lookup = False
+        """Whether the tokens drafted last are those of prompt lookup."""
         self._text: int | None = None
         self._to_end = True
         self._hints: dict[int, HintDrafter] = {}
@@ -146,14 +161,18 @@ class RequestDrafts:
     def start(
         self,
         num_prompt_tokens: int,
+        rates: Rates,
+        *,
         num_draft_tokens: int = 0,
         token_drafter: TokenDrafterName = "none",
         hint: Sequence[int] = (),
         text: int | None = None,
         to_end: bool = True,
         limit_drafts: bool = False,
+        cache_key: str = "",
     ) -> None:
         self.started = True
+        self._looked_up, self._hinted = rates.looked_up, HintRate(rates.hinted)
         self.limited = limit_drafts
         self._text, self._to_end = text, to_end
         self._num_prompt = self._num_taken = num_prompt_tokens
@@ -175,21 +194,36 @@ class RequestDrafts:
     @property
     def demand(self) -> Demand:
         """The number of tokens drafted last, and their acceptance rate."""
-        return Demand(self._rate.chance(1), len(self._proposed))
+        rate = self._looked_up if self._is_lookup else self._hinted
+        # As many tokens of one rate as long as there are any: rate / (1 - rate) of them are accepted.
+        expected = sum(rate.chance(number + 1) for number in range(len(self._proposed)))
+        return Demand(expected / (1.0 + expected), len(self._proposed))
 
     def keep(self, limit: int) -> list[int]:
         """Return the first ``limit`` tokens that were drafted last; the rest is dropped."""
         del self._proposed[limit:]
         return list(self._proposed)
 
-    def propose(self, text: npt.NDArray[Any], room: int) -> list[int]:
-        """Learn the outcome of the last draft, and draft the next tokens of ``text``, prompt included."""
+    def propose(self, text: npt.NDArray[Any], room: int, least_chance: float = 0.0) -> list[int]:
+        """Learn the outcome of the last draft, and draft the next tokens of ``text``, prompt included.
+
+        Args:
+            least_chance: the chance below which a token costs more time than it saves. The first one is
+                drafted in any case, so that the times of passes go on being measured. It does not apply where
+                earlier texts are read: a tenant's drafts must not depend on the speed that others leave.
+        """
         generated = text[self._num_taken :].tolist() if self._proposed else []
-        self._rate.learn(self._proposed, generated)
+        rate = self._looked_up if self._is_lookup else self._hinted
+        rate.learn(self._proposed, generated)
         self._proposed = self._propose(text, room)
+        if self._proposed and not self.reads_earlier:
+            rate = self._looked_up if self._is_lookup else self._hinted
+            places = range(1, len(self._proposed) + 1)
+            self.keep(max(1, sum(rate.chance(place) >= least_chance for place in places)))
         return list(self._proposed)
 
     def _propose(self, text: npt.NDArray[Any], room: int) -> list[int]:
+        self._is_lookup = False
         if self._max_tokens == 0:
             return []
         new = text[self._num_taken :].tolist()
@@ -206,9 +240,8 @@ class RequestDrafts:
                 self._text, cast("Sequence[int]", text), room, tree=False, final=self._to_end, drafted=hinted
             )
             hinted += found.tokens
-        if hinted or not self._looks_up:
-            return hinted
-        return look_up(text, budget)
+        self._is_lookup = self._looks_up and not hinted
+        return look_up(text, budget) if self._is_lookup else hinted
 
 
 class WorkerExtension:
@@ -227,8 +260,8 @@ class WorkerExtension:
     def reason_spec_update_text(self, update: TextUpdate) -> None:
         self._proposer.update_text(update)
 
-    def reason_spec_set_pass_time(self, time: BatchTime) -> None:
-        self._proposer.set_pass_time(time)
+    def reason_spec_set_pass_time(self, time: BatchTime, least_chance: float) -> None:
+        self._proposer.set_pass_time(time, least_chance)
 
     def reason_spec_offer_hint(self, request_id: str, hint: Hint) -> None:
         self._proposer.offer_hint(request_id, hint)

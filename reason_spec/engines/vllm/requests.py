@@ -153,6 +153,7 @@ def generation_parameters(request: EngineRequest, num_prompt: int) -> Any:
         "text": request.text,
         "to_end": request.boundary is None,
         "limit_drafts": request.limit_drafts,
+        "cache_key": "\0".join(request.cache_key),
     }
     return SamplingParams(
         temperature=sampling.temperature,
