@@ -6,6 +6,7 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
+import load
 import pytest
 from load import measure
 from load_rows import Run, rows_of
@@ -30,14 +31,18 @@ def test_rows_are_compared_with_the_faster_baseline_of_the_same_load() -> None:
     assert rows[arriving, "controller"].speedup == pytest.approx(4.0)
 
 
-def test_baselines_run_in_an_engine_of_their_own_and_live_answers_are_counted(tmp_path: Path) -> None:
+def test_baselines_run_in_an_engine_of_their_own_and_live_answers_are_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(load, "_FEWEST_ANSWERS", 4)
+    monkeypatch.setattr(load, "_WARM_UP", 2)
     options = argparse.Namespace(
         models="demo", target=None, draft=None, engine="torch", padded=0, eager=False, loads=[2],
         poisson=[0.5], poisson_own=[1.2], fixed=["tokens"], repeats=1, answers=1, arrivals=2, max_tokens=12,
         verifier="exact", seed=0, runs=tmp_path / "runs.jsonl", json=None,
     )  # fmt: skip
     rows = asyncio.run(measure(options))
-    by_load = {load: [row for row in rows if row.load == load] for load in {row.load for row in rows}}
+    by_load = {name: [row for row in rows if row.load == name] for name in {row.load for row in rows}}
     assert set(by_load) == {
         "2",
         "arrivals, 0.5 of the capacity of alone",
