@@ -85,7 +85,8 @@ def test_every_metric_that_a_panel_asks_for_is_exported(exported: dict[str, dict
 def test_every_label_that_a_panel_asks_for_is_one_of_its_metric(
     exported: dict[str, dict[str, set[str]]],
 ) -> None:
-    wrong, num_checked = [], 0
+    wrong: list[tuple[str, ...]] = []
+    num_checked = 0
     for title, query in QUERIES:
         for name, selector in re.findall(rf"({METRIC})\{{([^}}]*)\}}", query):
             for label, operator, value in re.findall(r'(\w+)(=~|=)"([^"]*)"', selector):
