@@ -101,7 +101,8 @@ def test_an_agent_says_the_same_and_its_tools_have_run_ahead(
     assert report.num_read_only == num_calls
     assert report.num_used >= num_calls - 1, "the script's code comes at once: the first may be too early"
     assert sorted(set(SERVED)) == sorted(["nora_70", *user(70)["orders"]])
-    assert len(SERVED) == report.num_read_only - report.num_used + report.num_started
+    # A call that is started as the session ends may be cancelled before a thread takes it.
+    assert len(SERVED) <= report.num_read_only - report.num_used + report.num_started
 
 
 def test_the_session_sees_calls_and_results_one_by_one(
