@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import importlib.metadata
+import importlib.util
 import json
+import sys
+import sysconfig
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
@@ -67,6 +70,7 @@ def run_checks(settings: Settings) -> list[Check]:
         "packages": check_packages,
         "torch": check_torch,
         "transformers": check_transformers,
+        "bytecode": check_bytecode,
         "cores": check_cores,
         "step encoder": check_step_encoder,
         "embedding model": check_embedding_model,
@@ -160,6 +164,21 @@ def check_transformers() -> Check:
         )
         return Check("transformers", "fail", str(error), remedy)
     return Check("transformers", "ok", f"{transformers.__version__}, {Qwen3ForCausalLM.__name__} loads")
+
+
+def check_bytecode(package: str = "transformers") -> Check:
+    """See whether each worker of an engine would compile its packages anew."""
+    spec = importlib.util.find_spec(package)
+    compiled = spec is not None and spec.cached is not None and Path(spec.cached).exists()
+    if compiled or not sys.dont_write_bytecode:
+        return Check("bytecode", "ok", "packages are compiled" if compiled else "compiled by the first start")
+    return Check(
+        "bytecode",
+        "warn",
+        "each start of an engine compiles torch and transformers, which takes several seconds",
+        "Unset PYTHONDONTWRITEBYTECODE, or run: "
+        f"{sys.executable} -m compileall -q {sysconfig.get_path('purelib')}",
+    )
 
 
 def check_cores(cgroup: Path = Path("/sys/fs/cgroup")) -> Check:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import importlib.metadata
 import io
 import json
+import py_compile
+import sys
 from collections import Counter
 from pathlib import Path
 
@@ -37,6 +39,22 @@ def test_a_package_outside_its_range_is_named(requirement: str, problem: str | N
     else:
         assert found is not None
         assert problem in found
+
+
+def test_packages_that_are_compiled_at_each_start_are_a_warning_with_a_remedy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "large.py").write_text("VALUE = 1\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    check = doctor.check_bytecode("large")
+    assert check.status == "warn"
+    assert "compileall" in check.remedy
+    monkeypatch.setattr(sys, "dont_write_bytecode", False)
+    assert doctor.check_bytecode("large").status == "ok"
+    py_compile.compile(str(tmp_path / "large.py"))
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    assert doctor.check_bytecode("large").status == "ok"
 
 
 def declare(monkeypatch: pytest.MonkeyPatch, *lines: str) -> None:
