@@ -42,11 +42,12 @@ _DOUBTS: Final = (
     "Wait, I made a mistake. ",
 )  # fmt: skip
 _GUESSES: Final = (
-    "Maybe ", "Perhaps ", "I am not sure, but perhaps ", "It is not true that ", "Wait, maybe ", "I would guess that ",
-    "If I remember correctly, ", "It would be wrong to say that ", "Some might think that ",
+    "Maybe ", "Perhaps ", "I am not sure, but perhaps ", "It is not true that ", "Wait, maybe ",
+    "I would guess that ", "It would be wrong to say that ", "Some might think that ",
 )  # fmt: skip
 _STATES: Final = re.compile(
-    r"^(?:(?:So|Thus|Therefore|Hence|Now|Then|Next),? )?((?:The|He|She|They|It|There|This|His|Her|Their|Each|We|In) "
+    r"^(?:(?:So|Thus|Therefore|Hence|Now|Then|Next),? )?"
+    r"((?:The|He|She|They|It|There|This|His|Her|Their|Each|We|In) "
     r"(?:[^.?!:\n]*? )?(?:is|are|was|were|has|have|had|can|will|would|makes|gives|costs|needs|gets|spends)\b)"
 )
 """A statement, by its first words; of what opens it "Maybe" takes the place."""

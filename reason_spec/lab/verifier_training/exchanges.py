@@ -13,7 +13,6 @@ from typing import Final, NamedTuple, TypeAlias
 
 from reason_spec.lab.verifier_training.words import mean_the_same, put_word, singular
 
-_OF = r"(?= (?:number |amount |cost |price )?of\b)"
 _NOUNS_BEHIND: Final = r"(?= (?:[a-z]+ )?[a-z]+s\b)"
 
 
@@ -32,14 +31,25 @@ def _both(pairs: str, before: str = "", behind: str = "") -> list[_Exchange]:
     return [_Exchange(*words, before, behind) for pair in found for words in (pair, pair[::-1])]
 
 
-_DET: Final = r"(?<=\bthe )|(?<=\bhis )|(?<=\bher )|(?<=\btheir )|(?<=\bits )|(?<='s )"
+def _right_after(words: str) -> str:
+    """Return a pattern of the place right behind one of some words."""
+    return (
+        "(?:" + "|".join(rf"(?<=\b[{word[0]}{word[0].upper()}]{word[1:]} )" for word in words.split()) + ")"
+    )
+
+
+_DET: Final = rf"(?:{_right_after('the his her their its')}|(?<='s ))"
 _DIRECTIONS: Final = (
     *_both(
-        "greater:less larger:smaller lower:higher longer:shorter older:younger faster:slower cheaper:costlier heavier:lighter",
+        "greater:less larger:smaller lower:higher longer:shorter older:younger faster:slower "
+        "cheaper:costlier heavier:lighter",
         r"(?<!no )(?<!any )",
         r"(?= than\b)",
     ),
-    *_both("highest:lowest largest:smallest longest:shortest oldest:youngest fastest:slowest maximum:minimum", _DET),
+    *_both(
+        "highest:lowest largest:smallest longest:shortest oldest:youngest fastest:slowest maximum:minimum",
+        _DET,
+    ),
     *_both("first:last", _DET, r"(?= (?!step|thing|part|of\b|one)[a-z]+)"),
     *_both("final:initial", _DET, r"(?= (?!answer|step|result|calc)[a-z]+)"),
     *_both("old:new", _DET, r"(?= [a-z]+)"),
@@ -59,8 +69,11 @@ _DIRECTIONS: Final = (
     *_both("bought:sold buys:sells", behind=r"(?= (?:\d|the|a|an|all|his|her|their|some|[a-z]+s)\b)"),
     *_both("spent:earned spends:earns", behind=r"(?= (?:\\?\$|a total of \\?\$|\d+ dollars|money))"),
     *_both("gained:lost", behind=r"(?= (?:\d|a|the|some)\b)"),
-    *_both("revenue:cost profit:cost income:cost earnings:costs", rf"(?:{_DET}|(?<=\btotal )|(?<=daily )|(?<=weekly ))",
-           r"(?= (?:is|was|from|of|for|per)\b|[:=])"),
+    *_both(
+        "revenue:cost profit:cost income:cost earnings:costs",
+        rf"(?:{_DET}|(?<=\btotal )|(?<=daily )|(?<=weekly ))",
+        r"(?= (?:is|was|from|of|for|per)\b|[:=])",
+    ),
     *_both("sum:difference", _DET, r"(?= (?:of|between)\b)"),
     _Exchange("total", "remaining", _DET, r"(?= (?:number|amount) of\b)"),
     _Exchange("more", "less", r"(?<!once )(?<!any )(?<!no )", r"(?= than\b)"),
@@ -70,13 +83,13 @@ _DIRECTIONS: Final = (
     _Exchange(">", "<", r"(?<= )", r"(?= )"),
     _Exchange("<", ">", r"(?<= )", r"(?= )"),
 )  # fmt: skip
-_AMOUNT: Final = r"(?:(?<=\d )|(?<=many )|(?<=number of )|(?<=text\{ )|(?<=in )|(?<=of )|(?<=/)|(?<=few )|(?<=the ))"
-_RATE: Final = r"(?:(?<=\bper )|(?<=\beach )|(?<=\bevery )|(?<=/)|(?<=\ban )|(?<=\ba )|(?<=\bone )|(?<=\bthat )|(?<=\bthe ))"
+_AMOUNT: Final = rf"(?:(?<=[\d)}}$*] )|(?<=text\{{ )|(?<=/)|{_right_after('many of in few the')})"
+_RATE: Final = rf"(?:(?<=/)|{_right_after('per each every an a one that the')})"
 _UNITS: Final = (
     *(
         exchange
         for pairs in (
-            "dollars:cents", "hours:minutes minutes:seconds hours:days", "days:weeks weeks:months months:years",
+            "dollars:cents", "hours:minutes minutes:seconds hours:days days:weeks weeks:months months:years",
             "meters:feet feet:yards inches:feet", "miles:kilometers kilometers:meters", "degrees:radians",
             "cm:mm km:m", "pounds:ounces kilograms:grams kg:g", "liters:gallons cups:gallons",
         )
@@ -84,9 +97,12 @@ _UNITS: Final = (
     ),
     *_both("week:day month:year hour:day minute:hour week:month mile:kilometer", _RATE, r"(?![-'’\d]| \d)"),
     *_both("weekly:daily monthly:yearly", behind=r"(?= [a-z])"),
-    *_both("square:cubic", r"(?<=\d )|(?<=in )|(?<=\{ )", r"(?= (?:feet|meters|inches|yards|cm|units|centimeters|miles))"),
-    *_both("length:width width:height radius:diameter area:perimeter", r"(?:(?<!surface )(?<!base )" + _DET + ")",
-           r"(?= (?:of|is|was)\b)"),
+    *_both(
+        "square:cubic",
+        r"(?<=\d )|(?<=in )|(?<=\{ )",
+        r"(?= (?:feet|meters|inches|yards|cm|units|centimeters|miles))",
+    ),
+    *_both("length:width width:height radius:diameter area:perimeter", _DET, r"(?= (?:of|is|was)\b)"),
     *_both("\\sin:\\cos sine:cosine"),
     *_both("price:number cost:number", _DET + r"|(?<=total )", r"(?= of [a-z]+s\b)"),
 )  # fmt: skip
@@ -94,14 +110,15 @@ _DEGREES_OF_HEAT: Final = re.compile(r"degrees (?:Fahrenheit|Celsius|warm|cold|h
 _RESULT: Final = re.compile(r"(?:=|\bequals|\bis|\bgives)\s*[\\$({]*[\d.,]+[)}]*\s*(?:\\text\{\s*)?$")
 """What stands before the unit or noun of a result."""
 _COUNT: Final = re.compile(
-    r"(?:\d|\b(?:of|many|the|more|fewer|other|remaining|total|his|her|their|two|three|four|five|six|seven|eight|"
-    r"nine|ten|all|and|in|for|per|each|every|one|a|an|or|these|those|extra|additional)|[/({]|text\{|\b[A-Z][a-z]+'s) ?$"
+    r"(?:\d|\b(?:of|many|the|more|fewer|other|remaining|total|his|her|their|two|three|four|five|six|seven|"
+    r"eight|nine|ten|all|and|in|for|per|each|every|one|a|an|or|these|those|extra|additional)|[/({]|"
+    r"\b[A-Z][a-z]+'s) ?$"
 )
-"""What stands before a noun with no word of its own before it: in "apple trees" only "trees" would be exchanged."""
+"""What stands before a noun that no other noun describes: of "apple trees" only "trees" would change."""
 _NO_COMPOUND: Final = re.compile(
-    r"(?! ?-|['’])(?= (?:a|an|the|in|on|at|of|for|from|to|with|per|each|every|and|or|is|are|was|were|has|have|had|he|"
-    r"she|they|that|which|who|does|do|did|will|can|left|sold|by|after|before|if|when|so|than|but|as|gives|cost|costs|"
-    r"times|\W|\d|[A-Z])|[^\w ]|\s*$|\n)"
+    r"(?! ?-|['’])(?:(?= (?:a|an|the|in|on|at|of|for|from|to|with|per|each|every|and|or|is|are|was|were|has|"
+    r"have|had|he|she|they|that|which|who|does|do|did|will|can|left|sold|by|after|before|if|when|so|than|but|as|"
+    r"gives|cost|costs|times)\b| [\W\d A-Z])|[^\w ]|\s*$|\n)"
 )
 """What stands behind a noun that is no part of a compound: not "pizza" in "pizza slices"."""
 
@@ -113,7 +130,11 @@ def _compiled(table: Sequence[_Exchange]) -> tuple[tuple[re.Pattern[str], str], 
         (
             re.compile(
                 rf"(?:{one.before})"
-                + (rf"(?<![\w-]){re.escape(one.word)}(?![\w-])" if one.word[0].isalpha() else re.escape(one.word) + r"(?!\w)")
+                + (
+                    rf"(?<![\w-]){re.escape(one.word)}(?![\w-])"
+                    if one.word[0].isalpha()
+                    else re.escape(one.word) + r"(?!\w)"
+                )
                 + rf"(?:{one.behind})"
             ),
             one.other,
@@ -129,7 +150,9 @@ _COMPILED_UNITS: Final = _compiled(_UNITS)
 def change_direction(text: str, rng: Random) -> str | None:
     """Put the contrary in the place of a word: more, the first, divide."""
     found: Found = [
-        (at.start(), at.end(), other) for pattern, other in _COMPILED_DIRECTIONS for at in pattern.finditer(text)
+        (at.start(), at.end(), other)
+        for pattern, other in _COMPILED_DIRECTIONS
+        for at in pattern.finditer(text)
     ]
     if not found:
         return None
@@ -192,7 +215,7 @@ def exchange_nouns(text: str, nouns: Sequence[str], rng: Random) -> str | None:
 
 
 def exchange_persons(text: str, persons: Sequence[str], rng: Random) -> str | None:
-    """Put another person of the problem in the place of one that the step names, where no pronoun tells which."""
+    """Put another person of the problem in the place of one, in a step without a pronoun for one of them."""
     named = [name for name in persons if re.search(rf"\b{name}\b", text)]
     others = [name for name in persons if name not in named]
     if not named or not others or re.search(r"\b(?:he|she|his|her|him|hers)\b", text, re.IGNORECASE):
@@ -208,5 +231,3 @@ def swap_persons(text: str, persons: Sequence[str]) -> str | None:
         return None
     swap = dict(zip(named, reversed(named), strict=True))
     return re.sub(r"\b(?:" + "|".join(named) + r")\b", lambda at: swap[at[0]], text)
-
-

@@ -35,9 +35,9 @@ _WORD: Final = re.compile(r"[a-z]{3,}")
 _STOP_WORDS: Final = frozenset(
     "the and that this with for from are was were has have had will can now then first next step let's let "
     "find calculate determine need how many much total number find out so there they them his her its text "
-    "times frac boxed into our per each asking asks asked question problem know known want wants need needs needed "
-    "figure given giving says said tells states stated able could would should actually also just exactly "
-    "answer step steps solve solution therefore thus hence since because let here okay".split()
+    "times frac boxed into our per each asking asks asked question problem know known want wants need "
+    "needs needed figure given giving says said tells states stated able could would should actually also "
+    "just exactly answer step steps solve solution therefore thus hence since because let here okay".split()
 )
 """Words that say nothing of what a step is about."""
 _TOO_LOOSE: Final = 4.0
@@ -47,9 +47,7 @@ _SHARED_WORDS: Final = 0.6
 _MAY_SHARE: Final = 0.5
 """Share of the words of the shorter step from which on two steps of different places may say the same."""
 _CHANGES_NUMBERS: Final = frozenset({"number", "number of the problem", "operation", "order"})
-_EXCHANGES: Final = frozenset(
-    {"direction", "unit", "entity", "name of the problem", "noun of the problem"}
-)
+_EXCHANGES: Final = frozenset({"direction", "unit", "entity", "name of the problem", "noun of the problem"})
 _A_SENTENCE_MORE: Final = frozenset({"sentence dropped", "the step before too", "carried on"})
 _BY_PLACE: Final = frozenset({"the step before", "the step after", "another step"})
 _TELLING_WORDS: Final = 2
@@ -196,7 +194,9 @@ def _has_lost_word(other: str, whole: str, changed: str) -> bool:
 
     "4 boys" does not contradict a step that names no girls.
     """
-    words = [{stem(word) for word in re.findall(r"[a-z]+|[<>]", text.lower())} for text in (whole, changed, other)]
+    words = [
+        {stem(word) for word in re.findall(r"[a-z]+|[<>]", text.lower())} for text in (whole, changed, other)
+    ]
     return bool((words[0] - words[1]) & words[2])
 
 

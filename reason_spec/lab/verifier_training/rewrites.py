@@ -26,8 +26,8 @@ _SPOKEN: Final = re.compile(
 )
 """What another opening before it would make odd: "Next, wait, but"."""
 _FIRST_WORD: Final = re.compile(
-    r"^(?:The|We|This|It|To|Each|Every|If|There|That|Since|After|Before|He|She|They|His|Her|Their|For|In|On|At|"
-    r"By|From|With|Find|Calculate|Determine|Add|Subtract|Multiply|Divide|Adding|Multiplying|Subtracting)\b"
+    r"^(?:The|We|This|It|To|Each|Every|If|There|That|Since|After|Before|He|She|They|His|Her|Their|For|In|On|"
+    r"At|By|From|With|Find|Calculate|Determine|Add|Subtract|Multiply|Divide|Adding|Multiplying|Subtracting)\b"
 )
 """Words that lose their capital behind an opening; another first word may be a name."""
 _WORDS: Final[Mapping[str, tuple[str, ...]]] = {
@@ -53,7 +53,10 @@ _PLACES: Final[Mapping[str, tuple[str, str]]] = {
     "find": ("", r"(?! out\b)"),
     "need to": (r"(?<!not )(?<!n't )(?<!to )(?<!will )(?<!would )(?<!may )(?<!might )", ""),
     "have to": (r"(?<!not )(?<!n't )(?<!to )(?<!will )(?<!would )(?<!may )(?<!might )", ""),
-    "each": ("", r"(?= (?!has|have|is|was|other|cost|get|time|will|would|can|one|pays?|with|of)[a-z]+[^s\W](?: |[.,:]))"),
+    "each": (
+        "",
+        r"(?= (?!has|have|is|was|other|cost|get|time|will|would|can|one|pay|with|of)[a-z]+[^s\W](?: |[.,:]))",
+    ),
     "every": ("", r"(?= (?!other|time|single|one|two|three|four|five|few|second|third)[a-z]+)"),
     "in all": ("", r"(?=[ ]?[.,;:)=]|$)"),
     "remaining": (r"(?<=the )|(?<=his )|(?<=her )|(?<=their )", r"(?= [a-z]+)"),
@@ -62,6 +65,9 @@ _PLACES: Final[Mapping[str, tuple[str, str]]] = {
     "further": ("", r"(?= [a-z]+s\b)"),
     "hence": ("", r"(?=,)"),
     "children": ("", r"(?!['’])"),
+    **dict.fromkeys(
+        ("it is", "that is", "there is", "there are", "we are", "we will", "is not"), ("", r"(?= [\w$\\])")
+    ),
     "since": ("", r"(?= (?:the|each|every|he|she|they|there|it|we|this|\d|[A-Z]))"),
 }
 """Where alone a word may be exchanged: what stands before and behind it."""

@@ -1,4 +1,4 @@
-"""English words for changes of a step: closed classes, plurals, articles, and what a problem counts and names."""
+"""English words for changes of a step: closed classes, plurals, articles; what a problem counts and names."""
 
 from __future__ import annotations
 
@@ -9,24 +9,24 @@ from typing import Final
 
 FUNCTION_WORDS: Final = frozenset(
     "a an the this that these those each every all both either neither any some no none one another other "
-    "such same several many much more most few fewer less least enough half twice double triple i you he she "
-    "it we they me him her us them my your his its our their mine yours hers ours theirs who whom whose which "
-    "what when where why how there here and or but nor so yet for as if then than because since although "
-    "though while until unless whether after before during about above across against along among around at "
-    "behind below beside between beyond by down from in inside into like near of off on onto out outside over "
-    "per through throughout to toward under up upon via with within without not also too very just only even "
-    "still already again once now next first second third last finally thus hence therefore however instead "
-    "otherwise overall together altogether initially originally later earlier soon is are was were be been "
-    "being am do does did has have had having can could will would shall should may might must let lets wait "
-    "okay yes hmm well zero two three four five six seven eight nine ten eleven twelve thirteen fourteen "
-    "fifteen sixteen seventeen eighteen nineteen twenty thirty forty fifty sixty seventy eighty ninety hundred "
-    "thousand million dozen".split()
+    "such same several many much more most few fewer less least enough half twice double triple i you he "
+    "she it we they me him her us them my your his its our their mine yours hers ours theirs who whom "
+    "whose which what when where why how there here and or but nor so yet for as if then than because "
+    "since although though while until unless whether after before during about above across against along "
+    "among around at behind below beside between beyond by down from in inside into like near of off on "
+    "onto out outside over per through throughout to toward under up upon via with within without not also "
+    "too very just only even still already again once now next first second third last finally thus hence "
+    "therefore however instead otherwise overall together altogether initially originally later earlier "
+    "soon is are was were be been being am do does did has have had having can could will would shall "
+    "should may might must let lets wait okay yes hmm well zero two three four five six seven eight nine "
+    "ten eleven twelve thirteen fourteen fifteen sixteen seventeen eighteen nineteen twenty thirty forty "
+    "fifty sixty seventy eighty ninety hundred thousand million dozen".split()
 )
 """Words that are neither names nor nouns of things that are counted."""
 _NO_PERSONS: Final = frozenset(
-    "monday tuesday wednesday thursday friday saturday sunday january february march april may june july august "
-    "september october november december christmas easter halloween thanksgiving english spanish french german "
-    "american celsius fahrenheit mr mrs ms dr miss street avenue park school".split()
+    "monday tuesday wednesday thursday friday saturday sunday january february march april may june july "
+    "august september october november december christmas easter halloween thanksgiving english spanish "
+    "french german american celsius fahrenheit mr mrs ms dr miss street avenue park school".split()
 )
 _FINITE: Final = (
     r"(?:has|had|is|was|can|could|will|would|must|gave|bought|sold|got|ate|made|took|spent|paid|went|ran|"
@@ -35,17 +35,19 @@ _FINITE: Final = (
 """What a person does in a sentence: has, gives, bought."""
 _SMALL: Final = "two|three|four|five|six|seven|eight|nine|ten|eleven|twelve"
 _COUNTED: Final = re.compile(
-    rf"(?:\b(?:{_SMALL}|how many|number of|total of)|(?<![\d.,-])\d+(?:[.,]\d+)*)\s+(?:\\text\{{\s*)?([a-z]{{4,}})\b(?![-'])"
+    rf"(?:\b(?:{_SMALL}|how many|number of|total of)|(?<![\d.,-])\d+(?:[.,]\d+)*)\s+(?:\\text\{{\s*)?"
+    r"([a-z]{4,})\b(?![-'])"
 )
 _NO_NOUNS: Final = FUNCTION_WORDS | frozenset(
-    "times equals percent bucks degrees points digits numbers values units things items objects people persons "
-    "others ones words steps parts amounts rates terms lots ways cases costs needs uses makes gives runs sells "
-    "works pays buys gets takes does goes remains means lasts weighs eats drinks reads plays earns spends saves "
-    "adds divides multiplies results totals halves thirds quarters fifths tenths fractions multiples perhaps "
-    "besides afterwards sometimes theirs various previous sets groups pairs kinds types portions pieces sections "
-    "shares counts sums answers problems questions calculations solutions individuals digits less gross years "
-    "months weeks days hours minutes seconds dollars cents euros miles kilometers meters centimeters millimeters "
-    "inches yards feet pounds ounces grams kilograms tons liters gallons cups quarts pints acres".split()
+    "times equals percent bucks degrees points digits numbers values units things items objects people "
+    "persons others ones words steps parts amounts rates terms lots ways cases costs needs uses makes "
+    "gives runs sells works pays buys gets takes does goes remains means lasts weighs eats drinks reads "
+    "plays earns spends saves adds divides multiplies results totals halves thirds quarters fifths tenths "
+    "fractions multiples perhaps besides afterwards sometimes theirs various previous sets groups pairs "
+    "kinds types portions pieces sections shares counts sums answers problems questions calculations "
+    "solutions individuals digits less gross years months weeks days hours minutes seconds dollars cents "
+    "euros miles kilometers meters centimeters millimeters inches yards feet pounds ounces grams kilograms "
+    "tons liters gallons cups quarts pints acres".split()
 )
 """Plurals that are units, words of arithmetic, verbs, or so wide that they may mean any other noun."""
 _IRREGULAR: Final = {
@@ -114,7 +116,8 @@ def persons(question: str, texts: Sequence[str]) -> tuple[str, ...]:
     inside = set(re.findall(r"(?<=[a-z,] )[A-Z][a-z]{2,}\b", everything))
     acting = set(
         re.findall(
-            rf"(?<![A-Z][a-z] )\b([A-Z][a-z]{{2,}})(?='s\b|’s\b| {_FINITE}| and [A-Z][a-z]+ [a-z])", everything
+            rf"(?<![A-Z][a-z] )\b([A-Z][a-z]{{2,}})(?='s\b|’s\b| {_FINITE}| and [A-Z][a-z]+ [a-z])",
+            everything,
         )
     )
     asked = set(re.findall(r"\b[A-Z][a-z]{2,}\b", question))
