@@ -36,6 +36,7 @@ _FORMULA: Final = re.compile(r"\$[^$]+\$|\\\(.+?\\\)|\\\[.+?\\\]", re.DOTALL)
 _WORDS: Final = re.compile(r"\b[a-z]{2,} [a-z]{2,}\b")
 _VARIABLE: Final = re.compile(r"(?<![\\\w{])([a-zA-Z])(?![\w}])")
 _TEXT_IN_FORMULA: Final = re.compile(r"\\(?:text|mathrm|textbf|mbox)\{[^{}]*\}")
+_EMPTY_FORMULA: Final = re.compile(r"\\\[\s*\\\]|\\\(\s*\\\)|\$\$\s*\$\$")
 _SENTENCE: Final = re.compile(r"(?<=[a-zA-Z\d)%\]][.!?]) +(?=[A-Z\d(\\*])|\n+")
 _DOUBTS: Final = (
     "Wait, that is wrong. ", "Hmm, that can't be right. ", "That was wrong. ", "Actually, no. ",
@@ -148,17 +149,15 @@ def change_stance(text: str, rng: Random) -> str | None:
 
 
 def drop_sentence(text: str, rng: Random) -> str | None:
-    """Drop one of the sentences with a number; a sentence of three words or more is left."""
+    """Drop one of the sentences with a number, but not all of a formula; three words or more are left."""
     sentences = _SENTENCE.split(text)
-    telling = [
-        at
+    kept = [
+        " ".join((*sentences[:at], *sentences[at + 1 :])).strip()
         for at, sentence in enumerate(sentences)
-        if re.search(r"\d", sentence) and len(" ".join(sentences[:at] + sentences[at + 1 :]).split()) >= 3
+        if re.search(r"\d", sentence)
     ]
-    if len(sentences) < 2 or not telling:
-        return None
-    dropped = rng.choice(telling)
-    return " ".join(sentence for at, sentence in enumerate(sentences) if at != dropped).strip() or None
+    left = [other for other in kept if len(other.split()) >= 3 and not _EMPTY_FORMULA.search(other)]
+    return rng.choice(left) if len(sentences) > 1 and left else None
 
 
 CHANGES: Final[dict[str, Change]] = {

@@ -169,7 +169,7 @@ def _does_the_same(kind: str, text: str, other: _Unit) -> bool:
     """Whether a step that should be another one may say the same: solutions repeat themselves.
 
     A sentence more is no other step where both make the same calculations and have the same numbers: it only
-    leads to them. Without a calculation on both sides, a step that shares most words of the shorter one and
+    leads to them; so does a result without its calculation. Without one on both sides, a step that shares most words of the shorter one and
     has no number of its own may announce or repeat what the other one says.
     """
     if kind not in _A_SENTENCE_MORE | _BY_PLACE:
@@ -178,6 +178,8 @@ def _does_the_same(kind: str, text: str, other: _Unit) -> bool:
     read = read_quantities(text)
     if read.calculations and other.quantities.calculations:
         return stands and same_work(read, other.quantities)
+    if _only_states_results(read, other.quantities) or _only_states_results(other.quantities, read):
+        return True
     if missing_numbers(read, other.quantities) or missing_numbers(other.quantities, read):
         return False
     words = frozenset(_content(text))
@@ -187,6 +189,11 @@ def _does_the_same(kind: str, text: str, other: _Unit) -> bool:
     if not stands and not (read.numbers or other.quantities.numbers):
         return False
     return len(words & other.words) >= _MAY_SHARE * shorter
+
+
+def _only_states_results(one: Quantities, other: Quantities) -> bool:
+    """Whether a step makes no calculation and has only numbers that another one computes: "So 6 days"."""
+    return not one.calculations and bool(one.numbers) and one.numbers <= set(other.results)
 
 
 def _has_lost_word(other: str, whole: str, changed: str) -> bool:

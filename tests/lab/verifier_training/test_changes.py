@@ -31,8 +31,8 @@ QUESTION = (
     "boxes are red. Every Monday he drives to Paris. How many pens does Tom have?"
 )
 TEXTS = (
-    "First, we find the 12 pens of each box, and there are 3 boxes. Each of the two boxes is red, and she "
-    "said that Tom has 12 pens and 5 stickers.",
+    "First, we find the 12 pens of each box, and there are 3 boxes. Each of the two boxes is red.",
+    "She said that Tom has 12 pens and 5 stickers.",
     "The 5 stickers that Ana gave him are no pens. Two pens cost $4, and he goes to Paris.",
 )
 
@@ -198,6 +198,7 @@ def test_words_inside_a_formula_are_no_variables() -> None:
 
 def test_a_dropped_sentence_leaves_words() -> None:
     assert found(drop_sentence, "\\[\n36 + 5 = 41\n\\]") == {None}
+    assert found(drop_sentence, "The pens that we count:\n\\[\n36 + 5 = 41\n\\]") == {None}
     assert found(drop_sentence, "He has 36 pens. She has 41 pens.") == {"He has 36 pens.", "She has 41 pens."}
 
 
