@@ -28,7 +28,10 @@ _OTHER_OPERATION: Final = {
     "+": "-", "-": "+", "*": "+", "/": "*", "×": "+", "÷": "×", "\\cdot": "+", "\\times": "-",
 }  # fmt: skip
 _SUBTRACTION: Final = re.compile(r"(?<![\w.^{+*/-])(?<![-+*/^] )(\d+)( ?[-/÷−] ?)(\d+)(?![\w.}*/^]|\)\^)")
-_VERB: Final = re.compile(r"\b(is|are|was|were|can|must|will|should|would)\b(?! not|,|\.|n't)")
+_VERB: Final = re.compile(
+    r"\b(is|are|was|were|(?<!per )(?<!each )(?<!a )(?<!the )(?<!one )(?<!/)can|must|will|should|would)\b"
+    r"(?! not|,|\.|n't)"
+)
 _NEGATED: Final = re.compile(r"\b(is|are|was|were|can|must|will|should|would) not\b|\bcannot\b")
 _QUESTION: Final = re.compile(r"\b(?:how|what|which|who|whose|where|when|why|whether)\b|\?", re.IGNORECASE)
 """Where a verb may stand before its subject: "what is not the cost" says nothing."""
