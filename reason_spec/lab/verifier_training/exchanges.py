@@ -61,7 +61,7 @@ _DIRECTIONS: Final = (
     *_both(
         "increase:decrease increases:decreases increased:decreased increasing:decreasing positive:negative "
         "always:never inside:outside weekdays:weekends weekday:weekend morning:evening mornings:evenings "
-        "adults:children boys:girls men:women mother:father sister:brother sisters:brothers sons:daughters "
+        "adults:children boys:girls men:women mother:father sister:brother sisters:brothers "
         "\\geq:\\leq \\ge:\\le",
         r"(?<![-\w])",
     ),
@@ -143,6 +143,10 @@ def _compiled(table: Sequence[_Exchange]) -> tuple[tuple[re.Pattern[str], str], 
     )
 
 
+_WHO: Final = frozenset(
+    "adults children boys girls men women mother father sister brother sisters brothers".split()
+)
+"""Put beside itself, each says nonsense: the brother ate more than the brother."""
 _COMPILED_DIRECTIONS: Final = _compiled(_DIRECTIONS)
 _COMPILED_UNITS: Final = _compiled(_UNITS)
 
@@ -153,6 +157,7 @@ def change_direction(text: str, rng: Random) -> str | None:
         (at.start(), at.end(), other)
         for pattern, other in _COMPILED_DIRECTIONS
         for at in pattern.finditer(text)
+        if other not in _WHO or not _has(text, other)
     ]
     if not found:
         return None
@@ -230,4 +235,6 @@ def swap_persons(text: str, persons: Sequence[str]) -> str | None:
     if len(named) < 2 or re.search(rf"\b{named[0]}(?:'s)? (?:and|or|&|\+) {named[1]}\b", text):
         return None
     swap = dict(zip(named, reversed(named), strict=True))
-    return re.sub(r"\b(?:" + "|".join(named) + r")\b", lambda at: swap[at[0]], text)
+    # Of "Lewis'" only the mark would be left.
+    pattern = rf"\b({'|'.join(named)})\b('(?!s))?"
+    return re.sub(pattern, lambda at: swap[at[1]] + "'s" * bool(at[2]), text)

@@ -39,12 +39,12 @@ _COUNTED: Final = re.compile(
     r"([a-z]{4,})\b(?![-'])"
 )
 _NO_NOUNS: Final = FUNCTION_WORDS | frozenset(
-    "times equals percent bucks degrees points digits numbers values units things items objects people "
-    "persons others ones words steps parts amounts rates terms lots ways cases costs needs uses makes "
-    "gives runs sells works pays buys gets takes does goes remains means lasts weighs eats drinks reads "
-    "plays earns spends saves adds divides multiplies results totals halves thirds quarters fifths tenths "
-    "fractions multiples perhaps besides afterwards sometimes theirs various previous sets groups pairs "
-    "kinds types portions pieces sections shares counts sums answers problems questions calculations "
+    "times dozens equals percent bucks degrees points digits numbers values units things items objects "
+    "people persons others ones words steps parts amounts rates terms lots ways cases costs needs uses "
+    "makes gives runs sells works pays buys gets takes does goes remains means lasts weighs eats drinks "
+    "reads plays earns spends saves adds divides multiplies results totals halves thirds quarters fifths "
+    "tenths fractions multiples perhaps besides afterwards sometimes theirs various previous sets groups "
+    "pairs kinds types portions pieces sections shares counts sums answers problems questions calculations "
     "solutions individuals digits less gross years months weeks days hours minutes seconds dollars cents "
     "euros miles kilometers meters centimeters millimeters inches yards feet pounds ounces grams kilograms "
     "tons liters gallons cups quarts pints acres".split()

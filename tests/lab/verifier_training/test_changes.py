@@ -91,6 +91,7 @@ def test_words_for_the_same_things_are_not_exchanged() -> None:
 def test_persons_change_places_but_not_in_a_list() -> None:
     names = ("Ana", "Tom")
     assert swap_persons("So Ana gives Tom 5 pens.", names) == "So Tom gives Ana 5 pens."
+    assert swap_persons("From Lewis' cost take Ana's.", ("Ana", "Lewis")) == "From Ana's cost take Lewis's."
     assert swap_persons("So Ana and Tom have 5 pens.", names) is None
     assert swap_persons("Two Ana: 19 years", names) is None
 
@@ -147,6 +148,7 @@ def test_a_unit_is_not_exchanged_where_it_makes_nonsense(text: str) -> None:
         "The answer to the last step is the final answer.",
         "Once more, even if it is no longer so.",
         "This gives 36 pens, all of them red.",
+        "His sister ate as many as his brother.",
     ],
 )
 def test_a_word_that_only_looks_like_a_direction_stays(text: str) -> None:
