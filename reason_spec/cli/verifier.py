@@ -68,14 +68,6 @@ def verifier_train(
     risk: Annotated[
         float, typer.Option(min=0, max=0.5, help="Share of changed steps that the threshold may accept.")
     ] = 0.005,
-    hard_pairs: Annotated[
-        int | None,
-        typer.Option(
-            min=32,
-            help="Train on so many pairs, most of them hard for what it begins with.",
-            show_default="all",
-        ),
-    ] = None,
     leave_out: Annotated[
         list[str] | None,
         typer.Option(metavar="WRITER", help="Solutions not to use; several times for several."),
@@ -108,13 +100,7 @@ def verifier_train(
     else:
         pairs_of = partial(_read_pairs, flags, files or (), seed, leave_out or (), screen)
         found = _train_encoder(
-            pairs_of,
-            output,
-            TrainingPlan(epochs, threads, seed, hard_pairs),
-            start,
-            risk,
-            screen,
-            fresh=fresh,
+            pairs_of, output, TrainingPlan(epochs, threads, seed), start, risk, screen, fresh=fresh
         )
         line = trained_line(found, output)
     typer.echo(json.dumps({"output": str(output), **asdict(found)}) if as_json else line)

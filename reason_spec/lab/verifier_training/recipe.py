@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,17 +15,11 @@ from reason_spec.evaluation.statistics import Interval, exact_interval
 from reason_spec.lab.verifier_training.encoder import prune_encoder
 from reason_spec.lab.verifier_training.export import calibrate, export_encoder, read_logits
 from reason_spec.lab.verifier_training.mining import StepPair
-from reason_spec.lab.verifier_training.training import (
-    OnStep,
-    TrainingPlan,
-    choose_hard_pairs,
-    choose_pairs,
-    train_encoder,
-)
+from reason_spec.lab.verifier_training.training import OnStep, TrainingPlan, choose_pairs, train_encoder
 from reason_spec.verifiers.encoder import find_packaged_model
 from reason_spec.verifiers.evidence import find_evidence
 from reason_spec.verifiers.objections import find_objection
-from reason_spec.verifiers.pair_encoder import CONFIG, MODEL, TOKENIZER, Calibration
+from reason_spec.verifiers.pair_encoder import MODEL, TOKENIZER, Calibration
 
 RISK: Final = 0.005
 """Share of changed steps that may be accepted, on the pairs that the threshold is fitted on. Of those
@@ -90,17 +83,11 @@ def train_verifier(
 
     Raises:
         DataError: there are too few pairs.
-        SettingsError: 0 epochs or hard pairs, and no ``trained``.
+        SettingsError: 0 epochs, and no ``trained``.
         MissingDependencyError: a package for training is missing.
     """
     for_training, for_calibration, for_report = split_by_problem(pairs)
     chosen = choose_pairs(for_training, plan.seed) if plan.epochs else []
-    if plan.hard_pairs is not None and plan.epochs:
-        if trained is None:
-            raise SettingsError(
-                "pairs are hard for a trained encoder: name its folder, or take the packaged one"
-            )
-        chosen = _hard_pairs(trained, chosen, plan.hard_pairs, plan.seed)
     if not plan.epochs:
         if trained is None:
             raise SettingsError(
@@ -142,19 +129,6 @@ def _train(
             prune_encoder(find_packaged_model(), start)
     model = train_encoder(start, pairs, output, plan, on_step, trained)
     export_encoder(model, start / TOKENIZER, output)
-
-
-def _hard_pairs(folder: Path, pairs: Sequence[StepPair], most: int, seed: int) -> list[StepPair]:
-    """Choose among twice as many pairs as are wanted, by what a trained encoder gives them."""
-    read = pairs[: 2 * most]
-    calibration = Calibration.of_fields(json.loads((folder / CONFIG).read_text(encoding="utf-8")))
-    probabilities = [
-        calibration.probability(float(logit), find_evidence(pair.a, pair.b))
-        if not np.isnan(logit)
-        else float("nan")
-        for pair, logit in zip(read, read_logits(folder, read), strict=True)
-    ]
-    return choose_hard_pairs(read, probabilities, most, seed)
 
 
 def _accepts(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -30,25 +29,18 @@ _OTHERS_PER_SAME: Final = 1.6
 """Pairs of two meanings for each pair of one."""
 _REFUSED_SHARE: Final = 0.04
 """Of the pairs that numbers refuse, which the encoder never sees at run time, some are kept."""
-_SAME_SHARE: Final = 0.46
-_HARD_SHARE: Final = 0.75
-_SURELY_SAME, _SURELY_CHANGED = 0.95, 0.3
+
 
 OnStep: TypeAlias = Callable[[int, int], None]
 
 
 @dataclass(frozen=True, slots=True)
 class TrainingPlan:
-    """How long and on what: ``epochs`` over the pairs, ``threads`` of the processor.
-
-    ``hard_pairs``: so many pairs, most of them those that the encoder to go on from is wrong or unsure about
-    (`choose_hard_pairs`); None: all.
-    """
+    """How long and on what: ``epochs`` over the pairs, ``threads`` of the processor."""
 
     epochs: float = 2.0
     threads: int = 1
     seed: int = 0
-    hard_pairs: int | None = None
 
 
 def choose_pairs(pairs: Sequence[StepPair], seed: int) -> list[StepPair]:
@@ -64,32 +56,6 @@ def choose_pairs(pairs: Sequence[StepPair], seed: int) -> list[StepPair]:
     others = [pair for pair in open_pairs if not pair.same]
     kept = rng.sample(others, min(len(others), int(_OTHERS_PER_SAME * len(same))))
     return rng.sample([*same, *kept], len(same) + len(kept))
-
-
-def choose_hard_pairs(
-    pairs: Sequence[StepPair], probabilities: Sequence[float], most: int, seed: int
-) -> list[StepPair]:
-    """Return at most ``most`` pairs, three quarters of them hard for an encoder, in an order by chance.
-
-    A same pair is hard below `_SURELY_SAME`, a changed one above `_SURELY_CHANGED`. The others are there so
-    that the encoder forgets nothing.
-
-    Args:
-        probabilities: of the encoder that both steps say the same, by pair; NaN for pairs that are too long.
-    """
-    rng = Random(seed)
-    chosen: list[StepPair] = []
-    for same, share in ((True, _SAME_SHARE), (False, 1 - _SAME_SHARE)):
-        hard: list[StepPair] = []
-        easy: list[StepPair] = []
-        for pair, probability in zip(pairs, probabilities, strict=True):
-            if pair.same is same and not math.isnan(probability):
-                is_hard = probability < _SURELY_SAME if same else probability > _SURELY_CHANGED
-                (hard if is_hard else easy).append(pair)
-        room = round(share * most)
-        kept = rng.sample(hard, min(len(hard), round(_HARD_SHARE * room)))
-        chosen += kept + rng.sample(easy, min(len(easy), room - len(kept)))
-    return rng.sample(chosen, len(chosen))
 
 
 def train_encoder(

@@ -6,7 +6,6 @@ import asyncio
 import json
 from dataclasses import replace
 from pathlib import Path
-from random import Random
 
 import numpy as np
 import pytest
@@ -19,7 +18,7 @@ from reason_spec.lab.verifier_training.export import export_encoder, load_writte
 from reason_spec.lab.verifier_training.mining import StepPair
 from reason_spec.lab.verifier_training.recipe import split_by_problem, train_verifier
 from reason_spec.lab.verifier_training.source import read_pairs
-from reason_spec.lab.verifier_training.training import TrainingPlan, choose_hard_pairs, train_encoder
+from reason_spec.lab.verifier_training.training import TrainingPlan, train_encoder
 from reason_spec.shipped import shipped_weights
 from reason_spec.verifiers.encoder import find_packaged_model
 from reason_spec.verifiers.pair_encoder import TOKENIZER, PairEncoder, encode_pair, load_model
@@ -130,32 +129,6 @@ def test_a_written_encoder_can_be_trained_further(start: Path, tmp_path: Path) -
         load_written(again, shipped_weights("semantic"))
     with pytest.raises(SettingsError, match="holds no encoder"):
         load_written(again, tmp_path / "none")
-
-
-def test_hard_pairs_are_those_that_an_encoder_gets_wrong_and_some_others(file: Path) -> None:
-    pairs = read_pairs([file])
-    rng = Random(0)
-    probabilities = [rng.random() for _ in pairs]
-    chosen = choose_hard_pairs(pairs, probabilities, 200, 1)
-    assert len(chosen) == 200
-    of = {id(pair): probability for pair, probability in zip(pairs, probabilities, strict=True)}
-    hard = [pair for pair in chosen if (of[id(pair)] < 0.95 if pair.same else of[id(pair)] > 0.3)]
-    assert 0.7 < len(hard) / len(chosen) <= 0.8
-    assert 80 <= sum(pair.same for pair in chosen) <= 100
-    assert choose_hard_pairs(pairs, [float("nan")] * len(pairs), 200, 1) == []
-
-
-def test_a_training_on_hard_pairs_begins_with_a_trained_encoder(
-    file: Path, start: Path, tmp_path: Path
-) -> None:
-    pairs = read_pairs([file])
-    with pytest.raises(SettingsError, match="trained encoder"):
-        train_verifier(pairs, tmp_path, TrainingPlan(hard_pairs=64), start=start)
-    train_verifier(pairs, tmp_path / "one", TrainingPlan(0.05), start=start)
-    found = train_verifier(
-        pairs, tmp_path / "two", TrainingPlan(0.2, hard_pairs=64), start=start, trained=tmp_path / "one"
-    )
-    assert 32 <= found.num_trained <= 64
 
 
 def test_no_problem_is_in_two_parts(file: Path) -> None:
