@@ -28,7 +28,8 @@ class _Exchange(NamedTuple):
 def _both(pairs: str, before: str = "", behind: str = "") -> list[_Exchange]:
     """Return exchanges both ways of pairs ``one:other``."""
     found = [pair.split(":") for pair in pairs.split()]
-    return [_Exchange(*words, before, behind) for pair in found for words in (pair, pair[::-1])]
+    both = [words for one, other in found for words in ((one, other), (other, one))]
+    return [_Exchange(one, other, before, behind) for one, other in both]
 
 
 def _right_after(words: str) -> str:
