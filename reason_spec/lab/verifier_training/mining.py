@@ -169,8 +169,8 @@ def _does_the_same(kind: str, text: str, other: _Unit) -> bool:
     """Whether a step that should be another one may say the same: solutions repeat themselves.
 
     A sentence more is no other step where both make the same calculations and have the same numbers: it only
-    leads to them; so does a result without its calculation. Without one on both sides, a step that shares most words of the shorter one and
-    has no number of its own may announce or repeat what the other one says.
+    leads to them; so does a result without its calculation. Without a calculation on both sides, a step that
+    shares most words of the shorter one and has no number of its own may announce or repeat the other one.
     """
     if kind not in _A_SENTENCE_MORE | _BY_PLACE:
         return False
