@@ -67,7 +67,7 @@ def verifier_train(
     threads: Annotated[int, typer.Option(min=1, help="Threads of the processor.")] = 1,
     risk: Annotated[
         float, typer.Option(min=0, max=0.5, help="Share of changed steps that the threshold may accept.")
-    ] = 0.005,
+    ] = 0.003,
     leave_out: Annotated[
         list[str] | None,
         typer.Option(metavar="WRITER", help="Solutions not to use; several times for several."),

@@ -24,6 +24,7 @@ from reason_spec.lab.verifier_training.changes import Problem, changed_steps
 from reason_spec.lab.verifier_training.rewrites import rewritten
 from reason_spec.segment import split_steps
 from reason_spec.verifiers.evidence import same_work, stem
+from reason_spec.verifiers.objections import missing_numbers
 from reason_spec.verifiers.quantities import Quantities, read_quantities
 from reason_spec.verifiers.semantic import squeezed
 
@@ -34,14 +35,20 @@ _WORD: Final = re.compile(r"[a-z]{3,}")
 _STOP_WORDS: Final = frozenset(
     "the and that this with for from are was were has have had will can now then first next step let's let "
     "find calculate determine need how many much total number find out so there they them his her its text "
-    "times frac boxed into our per each".split()
+    "times frac boxed into our per each asking asks asked question problem know known want wants need "
+    "needs needed figure given giving says said tells states stated able could would should actually also "
+    "just exactly answer step steps solve solution therefore thus hence since because let here okay".split()
 )
+"""Words that say nothing of what a step is about."""
 _TOO_LOOSE: Final = 4.0
 """A step this many times as long as the other one probably says more."""
 _SHARED_WORDS: Final = 0.6
 """Least share of the words of the longer step that the other one has, where no calculation says it."""
+_MAY_SHARE: Final = 0.5
+"""Share of the words of the shorter step from which on two steps of different places may say the same."""
 _CHANGES_NUMBERS: Final = frozenset({"number", "number of the problem", "operation", "order"})
-_A_SENTENCE_MORE: Final = frozenset({"sentence dropped", "the step before too"})
+_EXCHANGES: Final = frozenset({"direction", "unit", "entity", "name of the problem", "noun of the problem"})
+_A_SENTENCE_MORE: Final = frozenset({"sentence dropped", "the step before too", "carried on"})
 _BY_PLACE: Final = frozenset({"the step before", "the step after", "another step"})
 _TELLING_WORDS: Final = 2
 _REWRITTEN_SHARE: Final = 0.4
@@ -118,14 +125,17 @@ def mine_pairs(
             beside = other if rng.random() < 0.6 else one
             # Else a pair that differs in an opening or a synonym would always be one that says the same.
             text = (rng.random() < _REWRITTEN_SHARE and rewritten(changed, rng)) or changed
-            if kind.endswith("dropped") and not _kept_in(beside.text, one.text, changed):
+            if kind in _EXCHANGES and not _has_lost_word(beside.text, one.text, changed):
                 beside = one
-            if not kind.endswith("dropped") or _says_more(beside.text, text):
+            if kind == "sentence dropped" and not _has_more_numbers(beside.text, text):
+                beside = one
+            if kind != "sentence dropped" or _has_more_numbers(beside.text, text):
                 others[kind].append((text, beside, one.writer))
-        if one.after and _says_more(one.after, other.text):
+        if one.after and _has_more_numbers(one.after, other):
             others["carried on"].append((f"{one.text}\n{one.after}", other, one.writer))
-        if one.before and _says_more(one.before, other.text):
+        if one.before and _has_more_numbers(one.before, other):
             others["the step before too"].append((f"{one.before}\n{one.text}", other, one.writer))
+        if one.before and _says_more(one.before, other.text):
             others["the step before"].append((one.before, other, one.writer))
         if one.after:
             others["the step after"].append((one.after, other, one.writer))
@@ -138,6 +148,15 @@ def mine_pairs(
                 yield from pair(changed, other, False, kind, writer)
 
 
+def _has_more_numbers(text: str, than: _Unit | str) -> bool:
+    """Whether a text has a number that another one neither has nor computes.
+
+    A sentence more without one may say what the other step implies: the unit of a result, what is next.
+    """
+    read = read_quantities(than) if isinstance(than, str) else than.quantities
+    return bool(missing_numbers(read_quantities(text), read))
+
+
 def _says_more(text: str, than: str) -> bool:
     """Whether a text has a number or two words of content that another one has not got."""
     if read_quantities(text).numbers - read_quantities(than).readings:
@@ -147,28 +166,45 @@ def _says_more(text: str, than: str) -> bool:
 
 
 def _does_the_same(kind: str, text: str, other: _Unit) -> bool:
-    """Whether a step that should be another one is not: solutions repeat themselves.
+    """Whether a step that should be another one may say the same: solutions repeat themselves.
 
     A sentence more is no other step where both make the same calculations and have the same numbers: it only
-    leads to them. Without a calculation it may announce one.
+    leads to them; so does a result without its calculation. Without a calculation on both sides, a step that
+    shares most words of the shorter one and has no number of its own may announce or repeat the other one.
     """
-    if kind not in _A_SENTENCE_MORE | _BY_PLACE or bool(_STANCE.search(text)) != other.stance:
+    if kind not in _A_SENTENCE_MORE | _BY_PLACE:
         return False
+    stands = bool(_STANCE.search(text)) == other.stance
     read = read_quantities(text)
-    if read.calculations or other.quantities.calculations:
-        return same_work(read, other.quantities)
-    if kind in _A_SENTENCE_MORE or not _agrees(read, other.quantities):
+    if read.calculations and other.quantities.calculations:
+        return stands and same_work(read, other.quantities)
+    if _only_states_results(read, other.quantities) or _only_states_results(other.quantities, read):
+        return True
+    if missing_numbers(read, other.quantities) or missing_numbers(other.quantities, read):
         return False
     words = frozenset(_content(text))
-    return len(words & other.words) >= _SHARED_WORDS * max(1, len(words), len(other.words))
-
-
-def _kept_in(other: str, whole: str, cut: str) -> bool:
-    """Whether another text has what a step lost when it was cut: a number or two words of content."""
-    if (read_quantities(whole).numbers - read_quantities(cut).readings) & read_quantities(other).numbers:
+    shorter = min(len(words), len(other.words))
+    if not shorter:
         return True
-    lost = set(_content(whole)) - set(_content(cut))
-    return len(lost & set(_content(other))) >= _TELLING_WORDS
+    if not stands and not (read.numbers or other.quantities.numbers):
+        return False
+    return len(words & other.words) >= _MAY_SHARE * shorter
+
+
+def _only_states_results(one: Quantities, other: Quantities) -> bool:
+    """Whether a step makes no calculation and has only numbers that another one computes: "So 6 days"."""
+    return not one.calculations and bool(one.numbers) and one.numbers <= set(other.results)
+
+
+def _has_lost_word(other: str, whole: str, changed: str) -> bool:
+    """Whether another text has a word that a step lost when one was exchanged.
+
+    "4 boys" does not contradict a step that names no girls.
+    """
+    words = [
+        {stem(word) for word in re.findall(r"[a-z]+|[<>]", text.lower())} for text in (whole, changed, other)
+    ]
+    return bool((words[0] - words[1]) & words[2])
 
 
 def _content(text: str) -> list[str]:

@@ -21,9 +21,8 @@ from reason_spec.verifiers.evidence import find_evidence
 from reason_spec.verifiers.objections import find_objection
 from reason_spec.verifiers.pair_encoder import MODEL, TOKENIZER, Calibration
 
-RISK: Final = 0.005
-"""Share of changed steps that may be accepted, on the pairs that the threshold is fitted on. Of those
-accepted two thirds are labelled wrongly or garbled (docs/measurements/verifiers.md)."""
+RISK: Final = 0.003
+"""Share of changed steps that may be accepted, on the pairs that the threshold is fitted on."""
 _REPORTED, _CALIBRATED = 5, 20
 """Every fifth problem is reported on only; of the others, one of each twenty calibrates."""
 _FIRST_CALIBRATED: Final = 7

@@ -20,34 +20,68 @@ _OPENED: Final = re.compile(
     r"[,:]? +",
     re.IGNORECASE,
 )
+_SPOKEN: Final = re.compile(
+    r"[\w' ]{1,20},|(?:Wait|But|Hmm|Alternatively|However|Yes|No|And|Or|Also|Well|Which|Another|Answer|"
+    r"Let|Step|Solution|Given|I|Okay)\b",
+)
+"""What another opening before it would make odd: "Next, wait, but"."""
 _FIRST_WORD: Final = re.compile(
-    r"^(?:The|We|This|It|To|Each|Every|If|There|That|Since|After|Before|He|She|They|His|Her|Their|For|In|On|At|"
-    r"By|From|With|Find|Calculate|Determine|Add|Subtract|Multiply|Divide|Adding|Multiplying|Subtracting)\b"
+    r"^(?:The|We|This|It|To|Each|Every|If|There|That|Since|After|Before|He|She|They|His|Her|Their|For|In|On|"
+    r"At|By|From|With|Find|Calculate|Determine|Add|Subtract|Multiply|Divide|Adding|Multiplying|Subtracting)\b"
 )
 """Words that lose their capital behind an opening; another first word may be a name."""
 _WORDS: Final[Mapping[str, tuple[str, ...]]] = {
     one: tuple(other for other in group.split("|") if other != one)
     for group in (
         "calculate|compute|work out|figure out", "find|determine", "so|thus|therefore|hence",
-        "need to|have to|must", "because|since", "in total|altogether|in all|overall", "gives|yields",
-        "get|obtain", "which means|so that", "buys|purchases", "bought|purchased", "begin|start",
-        "each|every", "remaining|left over", "amount of money|sum of money", "first of all|to begin with",
+        "need to|have to|must", "because|since", "in total|altogether", "this gives|this yields",
+        "we get|we obtain", "bought|purchased", "each|every",
+        "remaining|left over", "amount of money|sum of money", "first of all|to begin with",
         "let's|let us", "can't|cannot", "doesn't|does not", "isn't|is not", "it's|it is", "that's|that is",
         "there're|there are", "there's|there is", "we'll|we will", "we're|we are",
-        "total number|overall number",
-        "equals|is equal to|comes to", "kids|children",
+        "total number|overall number", "equals|is equal to|comes to", "kids|children",
         "consists of|is made up of", "half of|one half of", "twice|two times", "thrice|three times",
-        "shows|tells us", "according to|as stated in", "the problem|the question", "requires|needs",
-        "whole|entire", "further|additional", "large|big", "small|little", "use|apply", "finishes|completes",
-        "receives|gets", "utilize|use", "now|at this point", "then|after that", "but|however",
-        "approximately|about|roughly", "final answer|answer", "substitute|plug in",
-        "add up|add together", "split|divide up", "combine|put together",
-        "note that|notice that|observe that",
+        "according to|as stated in", "the problem|the question", "requires|needs",
+        "entire|whole", "further|additional", "large|big", "finishes|completes", "receives|gets",
+        "approximately|roughly", "final answer|answer", "substitute|plug in",
+        "add up|add together", "combine|put together", "note that|notice that|observe that",
     )
     for one in group.split("|")
-}  # fmt: skip
+} | {"buys": ("purchases",), "in all": ("in total", "altogether")}  # fmt: skip
+_PLACES: Final[Mapping[str, tuple[str, str]]] = {
+    "so": (r"(?<=[.,;:(] )|(?<![^\n])", r"(?! (?:that|far|many|much|on|as)\b)"),
+    "find": ("", r"(?! out\b)"),
+    "need to": (r"(?<!not )(?<!n't )(?<!to )(?<!will )(?<!would )(?<!may )(?<!might )", ""),
+    "have to": (r"(?<!not )(?<!n't )(?<!to )(?<!will )(?<!would )(?<!may )(?<!might )", ""),
+    "each": (
+        "",
+        r"(?= (?!has|have|is|was|other|cost|get|time|will|would|can|one|pay|with|of)[a-z]+[^s\W](?: |[.,:]))",
+    ),
+    "every": ("", r"(?= (?!other|time|single|one|two|three|four|five|few|second|third)[a-z]+)"),
+    "in all": ("", r"(?=[ ]?[.,;:)=]|$)"),
+    "remaining": (r"(?<=the )|(?<=his )|(?<=her )|(?<=their )", r"(?= [a-z]+)"),
+    "left over": (r"(?<=has )|(?<=have )", ""),
+    "whole": ("", r"(?! number)"),
+    "further": ("", r"(?= [a-z]+s\b)"),
+    "hence": ("", r"(?=,)"),
+    "children": ("", r"(?!['’])"),
+    **dict.fromkeys(
+        ("it is", "that is", "there is", "there are", "we are", "we will", "is not"), ("", r"(?= [\w$\\])")
+    ),
+    "since": ("", r"(?= (?:the|each|every|he|she|they|there|it|we|this|\d|[A-Z]))"),
+}
+"""Where alone a word may be exchanged: what stands before and behind it."""
 _WORD: Final = re.compile(
-    r"(?<![\w\\$'-])(?:" + "|".join(sorted(map(re.escape, _WORDS), key=len, reverse=True)) + r")(?![\w'-])",
+    r"(?<![\w\\$'-])(?:"
+    + "|".join(
+        "{}{}{}".format(
+            f"(?:{_PLACES[word][0]})" if word in _PLACES else "",
+            re.escape(word),
+            f"(?:{_PLACES[word][1]})" if word in _PLACES else "",
+        )
+        for word in sorted(_WORDS, key=len, reverse=True)
+    )
+    + r")(?![\w'-])",
     re.IGNORECASE,
 )
 _DIGITS: Final = {
@@ -77,7 +111,7 @@ def change_opening(text: str, rng: Random) -> str | None:
         text = rest[:1].upper() + rest[1:]
         if rng.random() < 0.5:
             return text
-    if not text or text[0] in "#-*|\\$>":
+    if not text or text[0] in "#-*|\\$>" or _SPOKEN.match(text):
         return None
     first = text[0].lower() + text[1:] if _FIRST_WORD.match(text) else text
     return rng.choice(_OPENING) + first

@@ -1,0 +1,137 @@
+"""English words for changes of a step: closed classes, plurals, articles; what a problem counts and names."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Sequence
+from typing import Final
+
+FUNCTION_WORDS: Final = frozenset(
+    "a an the this that these those each every all both either neither any some no none one another other "
+    "such same several many much more most few fewer less least enough half twice double triple i you he "
+    "she it we they me him her us them my your his its our their mine yours hers ours theirs who whom "
+    "whose which what when where why how there here and or but nor so yet for as if then than because "
+    "since although though while until unless whether after before during about above across against along "
+    "among around at behind below beside between beyond by down from in inside into like near of off on "
+    "onto out outside over per through throughout to toward under up upon via with within without not also "
+    "too very just only even still already again once now next first second third last finally thus hence "
+    "therefore however instead otherwise overall together altogether initially originally later earlier "
+    "soon is are was were be been being am do does did has have had having can could will would shall "
+    "should may might must let lets wait okay yes hmm well zero two three four five six seven eight nine "
+    "ten eleven twelve thirteen fourteen fifteen sixteen seventeen eighteen nineteen twenty thirty forty "
+    "fifty sixty seventy eighty ninety hundred thousand million dozen".split()
+)
+"""Words that are neither names nor nouns of things that are counted."""
+_NO_PERSONS: Final = frozenset(
+    "monday tuesday wednesday thursday friday saturday sunday january february march april may june july "
+    "august september october november december christmas easter halloween thanksgiving english spanish "
+    "french german american celsius fahrenheit mr mrs ms dr miss street avenue park school".split()
+)
+_FINITE: Final = (
+    r"(?:has|had|is|was|can|could|will|would|must|gave|bought|sold|got|ate|made|took|spent|paid|went|ran|"
+    r"drove|kept|left|lost|won|wrote|read|found|met|[a-z]{2,}(?:ed|[^s']s))\b"
+)
+"""What a person does in a sentence: has, gives, bought."""
+_SMALL: Final = "two|three|four|five|six|seven|eight|nine|ten|eleven|twelve"
+_COUNTED: Final = re.compile(
+    rf"(?:\b(?:{_SMALL}|how many|number of|total of)|(?<![\d.,-])\d+(?:[.,]\d+)*)\s+(?:\\text\{{\s*)?"
+    r"([a-z]{4,})\b(?![-'])"
+)
+_NO_NOUNS: Final = FUNCTION_WORDS | frozenset(
+    "times dozens equals percent bucks degrees points digits numbers values units things items objects "
+    "people persons others ones words steps parts amounts rates terms lots ways cases costs needs uses "
+    "makes gives runs sells works pays buys gets takes does goes remains means lasts weighs eats drinks "
+    "reads plays earns spends saves adds divides multiplies results totals halves thirds quarters fifths "
+    "tenths fractions multiples perhaps besides afterwards sometimes theirs various previous sets groups "
+    "pairs kinds types portions pieces sections shares counts sums answers problems questions calculations "
+    "solutions individuals digits less gross years months weeks days hours minutes seconds dollars cents "
+    "euros miles kilometers meters centimeters millimeters inches yards feet pounds ounces grams kilograms "
+    "tons liters gallons cups quarts pints acres".split()
+)
+"""Plurals that are units, words of arithmetic, verbs, or so wide that they may mean any other noun."""
+_IRREGULAR: Final = {
+    "children": "child", "men": "man", "women": "woman", "mice": "mouse", "geese": "goose", "teeth": "tooth",
+    "loaves": "loaf", "knives": "knife", "shelves": "shelf", "leaves": "leaf", "calves": "calf",
+    "cookies": "cookie", "movies": "movie", "brownies": "brownie", "smoothies": "smoothie",
+    "calories": "calorie", "zombies": "zombie", "potatoes": "potato", "tomatoes": "tomato",
+    "mangoes": "mango", "buses": "bus", "quizzes": "quiz",
+}  # fmt: skip
+_SIBILANT: Final = re.compile(r"(?:ss|x|z|tch|nch|rch|sh)es$")
+_SYNONYMS: Final = tuple(
+    frozenset(group.split())
+    for group in (
+        "children kids", "candies sweets treats", "games matches", "packs packages packets", "cars vehicles",
+        "houses homes", "trips rides journeys", "students pupils classmates", "workers employees",
+        "boxes crates cartons", "lessons classes sessions", "toys dolls", "books novels", "shops stores",
+        "pages sheets", "tasks chores", "guests visitors attendees", "customers clients", "coins quarters",
+    )
+)  # fmt: skip
+_VOWEL: Final = re.compile(
+    r"(?!one\b|once\b|uni[tvqf]|us[eu]|eu)[aeiou]|hour|honest|hono|heir", re.IGNORECASE
+)
+_ARTICLE: Final = re.compile(r"\b([Aa])n? $")
+
+
+def singular(plural: str) -> str:
+    """Return the singular of a plural noun."""
+    if plural in _IRREGULAR:
+        return _IRREGULAR[plural]
+    if plural.endswith("ies") and len(plural) > 4:
+        return plural[:-3] + "y"
+    return plural[:-2] if _SIBILANT.search(plural) else plural[:-1]
+
+
+def is_plural(word: str) -> bool:
+    """Whether a word has the form of a plural noun of things that are counted."""
+    if word in _NO_NOUNS:
+        return False
+    return word in _IRREGULAR or (word.endswith("s") and not word.endswith(("ss", "us", "is")))
+
+
+def mean_the_same(one: str, other: str) -> bool:
+    """Whether two plurals may be words for the same things."""
+    return one == other or any({one, other} <= group for group in _SYNONYMS)
+
+
+def counted_nouns(question: str, texts: Sequence[str]) -> tuple[str, ...]:
+    """Return the plural nouns of the question that its texts count: "12 pens", "how many boxes"."""
+    counts = Counter(noun for text in (question, *texts) for noun in _COUNTED.findall(text))
+    words = set(re.findall(r"[a-z]+", question.lower()))
+    return tuple(
+        noun
+        for noun, count in counts.items()
+        if count > 1 and is_plural(noun) and (noun in words or singular(noun) in words)
+    )
+
+
+def persons(question: str, texts: Sequence[str]) -> tuple[str, ...]:
+    """Return the names of persons in a question.
+
+    Each has a capital inside a sentence, does something in the question or owns something, and is nowhere in
+    small letters.
+    """
+    everything = "\n".join((question, *texts))
+    small = set(re.findall(r"\b[a-z]+\b", everything))
+    inside = set(re.findall(r"(?<=[a-z,] )[A-Z][a-z]{2,}\b", everything))
+    acting = set(
+        re.findall(
+            rf"(?<![A-Z][a-z] )\b([A-Z][a-z]{{2,}})(?='s\b|’s\b| {_FINITE}| and [A-Z][a-z]+ [a-z])",
+            everything,
+        )
+    )
+    asked = set(re.findall(r"\b[A-Z][a-z]{2,}\b", question))
+    return tuple(
+        sorted(
+            name
+            for name in acting & inside & asked
+            if name.lower() not in small | FUNCTION_WORDS | _NO_PERSONS
+            and not re.search(rf"[A-Z][a-z]+ {name}\b|\b{name} [A-Z]|\b(?:the|in|at|near) {name}\b", question)
+        )
+    )
+
+
+def put_word(text: str, start: int, end: int, word: str) -> str:
+    """Return a text with a word in the place of what stands there, and "a" or "an" before it as it wants."""
+    before = _ARTICLE.sub(lambda at: f"{at[1]}{'n' * bool(_VOWEL.match(word))} ", text[:start])
+    return before + word + text[end:]
