@@ -58,7 +58,7 @@ def num_accepted(encoder: PairEncoder, cases: list[dict[str, str]], threshold: f
 
 
 def test_hardly_any_other_step_labelled_by_hand_is_accepted(encoder: PairEncoder) -> None:
-    """Two announcements are taken for questions after the same thing, and a sentence for itself with "R = 6S"."""
+    """Two announcements are taken for questions, and a sentence for itself with "R = 6S" behind it."""
     others = [case for case in REAL if not case["same"]]
     assert len(others) + len(CHANGED) == 158
     # The number of a list item is none of the step.
