@@ -61,7 +61,7 @@ class VllmLoop:
         self._ended: list[tuple[int, Result]] = []
         self._retired_usage = Usage()
         self.pass_times = PassTimes()
-        self._next_update = _UPDATE_INTERVAL
+        self._next_update = 0
         self._num_scheduled = self._num_generating = 0
         self._watch_schedule(self._core.scheduler)
 
