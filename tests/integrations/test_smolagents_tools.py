@@ -99,7 +99,10 @@ def test_an_agent_says_the_same_and_its_tools_have_run_ahead(
         report = session.report
     num_calls = 1 + len(user(70)["orders"])
     assert report.num_read_only == num_calls
-    assert report.num_used >= num_calls - 1, "the script's code comes at once: the first may be too early"
+    if kind == "calls":
+        assert report.num_used >= num_calls - 1
+    else:
+        assert report.num_started >= 1, "the script's code comes at once: a call may come before its result"
     assert sorted(set(SERVED)) == sorted(["nora_70", *user(70)["orders"]])
     # A call that is started as the session ends may be cancelled before a thread takes it.
     assert len(SERVED) <= report.num_read_only - report.num_used + report.num_started
