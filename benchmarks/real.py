@@ -42,6 +42,7 @@ from typing import Any, Final
 from arms import Arm, time_rows, token_seconds, write_measured
 from embedded import measure_accuracy
 from models import Task
+from real_engines import add_engine_arguments
 from real_rows import LOSSY, ROWS, TRANSFORMERS, Bench, open_bench, wanted_rows
 
 from reason_spec.engines.pruned import find_pruned
@@ -223,38 +224,18 @@ async def measure(options: argparse.Namespace) -> list[Row]:
 
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("--engine", choices=("torch", "vllm"), default="torch")
+    add_engine_arguments(parser)
     parser.add_argument(
         "--target", help=f"a model with a chat template (default: that of the draft, else {TARGET})"
     )
-    parser.add_argument("--draft", help="folder of a draft, such as draft train makes")
-    parser.add_argument("--head", help="folder of a draft head: EAGLE-3 under vLLM")
-    parser.add_argument("--device", default="auto")
     parser.add_argument("--problems", type=int, default=60, help="problems that are timed (default: 60)")
     parser.add_argument(
         "--problems-file", type=Path, help="questions, jsonl (default: the 24 of the package)"
     )
     parser.add_argument("--accuracy", type=int, default=0, help="problems for accuracy (default: none)")
-    parser.add_argument("--temperatures", type=float, nargs="+", default=[0.0, 0.6])
     parser.add_argument("--max-tokens", type=int, default=512)
     parser.add_argument("--at-once", type=int, default=16, help="problems solved together for accuracy")
     parser.add_argument("--rows", nargs="+", metavar="NAME", help="only these rows, beside autoregressive")
-    parser.add_argument(
-        "--draft-tokens",
-        type=int,
-        nargs="+",
-        default=[2, 4, 8],
-        help="numbers of draft tokens to try for vLLM's own methods (default: 2 4 8)",
-    )
-    parser.add_argument("--eager", action="store_true", help="do not compile vLLM's models: starts at once")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument(
-        "--set",
-        nargs="+",
-        default=[],
-        metavar="NAME=VALUE",
-        help="settings of all rows, target.dtype=bfloat16",
-    )
     parser.add_argument(
         "--json", type=Path, nargs="?", const=Path("-"), help="write the rows to this file, or print them"
     )

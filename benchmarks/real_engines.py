@@ -63,6 +63,43 @@ class Opened:
         return len(self.accelerator.target_cores(strategy))
 
 
+def draft_tokens(text: str) -> int:
+    """Return a number of draft tokens.
+
+    Raises:
+        ArgumentTypeError: it is no number of at least 1.
+    """
+    if not text.isdecimal() or (number := int(text)) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of draft tokens: give at least 1")
+    return number
+
+
+def add_engine_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options, beside ``--target``, that `groups_of` and `open_group` read."""
+    parser.add_argument("--engine", choices=("torch", "vllm"), default="torch")
+    parser.add_argument("--draft", help="folder of a draft, such as draft train makes")
+    parser.add_argument("--head", help="folder of a draft head: EAGLE-3 under vLLM")
+    parser.add_argument("--device", default="auto")
+    parser.add_argument("--temperatures", type=float, nargs="+", default=[0.0, 0.6])
+    parser.add_argument(
+        "--draft-tokens",
+        type=draft_tokens,
+        nargs="+",
+        default=[2, 4, 8],
+        metavar="N",
+        help="numbers of draft tokens to try for vLLM's own methods (default: 2 4 8)",
+    )
+    parser.add_argument("--eager", action="store_true", help="do not compile vLLM's models: starts at once")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument(
+        "--set",
+        nargs="+",
+        default=[],
+        metavar="NAME=VALUE",
+        help="settings of all rows, such as target.dtype=bfloat16",
+    )
+
+
 def groups_of(options: argparse.Namespace) -> list[Group]:
     """Return the groups of an engine, the baseline's first."""
     common = {

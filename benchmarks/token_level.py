@@ -31,6 +31,7 @@ from typing import Any, Final, NamedTuple
 
 from arms import Arm, Run, time_rows, token_seconds, write_measured
 from models import Task, needs_draft
+from real_engines import add_engine_arguments, draft_tokens
 from real_rows import ROWS, TRANSFORMERS, RowSpec, open_bench
 
 from reason_spec.errors import DataError
@@ -317,11 +318,8 @@ async def measure(options: argparse.Namespace) -> list[Row]:
 
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("--engine", choices=("torch", "vllm"), default="torch")
+    add_engine_arguments(parser)
     parser.add_argument("--target", default="models:smollm2-gsm8k", help="a model with a chat template")
-    parser.add_argument("--draft", help="folder of a draft, such as draft train makes")
-    parser.add_argument("--head", help="folder of a draft head: EAGLE-3 under vLLM")
-    parser.add_argument("--device", default="auto")
     parser.add_argument(
         "--source",
         nargs="+",
@@ -337,20 +335,9 @@ def parse() -> argparse.Namespace:
         nargs="+",
         default=[None],
         metavar="N",
-        help=f"draft tokens of a pass, or {_AUTO}",
+        help=f"draft tokens of a pass, or {_AUTO} for the default of the strategy",
     )
-    parser.add_argument("--temperatures", type=float, nargs="+", default=[0.0, 0.6])
     parser.add_argument("--max-tokens", type=int, default=128)
-    parser.add_argument(
-        "--draft-tokens",
-        type=int,
-        nargs="+",
-        default=[2, 4, 8],
-        help="numbers of draft tokens to try for vLLM's own methods (default: 2 4 8)",
-    )
-    parser.add_argument("--eager", action="store_true", help="do not compile vLLM's models: starts at once")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--set", nargs="+", default=[], metavar="NAME=VALUE", help="settings of all methods")
     parser.add_argument(
         "--json", type=Path, nargs="?", const=Path("-"), help="write the rows to this file, or print them"
     )
@@ -371,13 +358,7 @@ def budget(text: str) -> int | None:
     Raises:
         ArgumentTypeError: it is no number of at least 1.
     """
-    if text == _AUTO:
-        return None
-    if not text.isdecimal() or (number := int(text)) < 1:
-        raise argparse.ArgumentTypeError(
-            f"{text!r} is no number of draft tokens: give at least 1, or {_AUTO} for the default"
-        )
-    return number
+    return None if text == _AUTO else draft_tokens(text)
 
 
 def main() -> None:

@@ -96,9 +96,9 @@ _MOST_FOLLOW_UPS = 4
 class Batch:
     """Token ids, labels and their weights, all [rows, length].
 
-    Labels are shifted: they name the next token. Weight 0 marks what is not learned: questions, wrong steps
-    and padding. ``flaws`` are not shifted: `NOT_JUDGED`, `SOUND`, `FLAW` where the first mistake of a judged
-    text shows, and `FLAWED` after it.
+    Labels are shifted: they name the next token. Weight 0 marks what is not in the loss: questions, wrong
+    steps and padding. ``flaws`` are not shifted: `NOT_JUDGED`, `SOUND`, `FLAW` where the first mistake of a
+    judged text shows, and `FLAWED` after it.
     """
 
     inputs: Tensor
@@ -130,7 +130,7 @@ def stage_at(progress: float) -> Stage:
 
 
 def _conversation(question: str, turns: Sequence[Turn], weight: float = 1.0) -> list[_Piece]:
-    pieces = [_Piece(turn.text, weight * turn.learned, turn.flawed_from) for turn in turns]
+    pieces = [_Piece(turn.text, weight * turn.in_loss, turn.flawed_from) for turn in turns]
     return [_Piece(chat_prompt(question), 0.0), *pieces, _Piece(END_TOKEN, 1.0)]
 
 
@@ -141,7 +141,7 @@ def _draw_row(
     choice = rng.random()
     if choice < stage.arithmetic:
         drill = make_drill("arithmetic", seed, index)
-        return _conversation(drill.question, [Turn(drill.solution, learned=True)])
+        return _conversation(drill.question, [Turn(drill.solution, in_loss=True)])
     if choice < stage.arithmetic + stage.recall:
         drill = make_drill("recall", seed, index, wording=wording, bystanders=mix.followed > 0)
         return _with_follow_ups(drill, rng, wording, share=min(1.0, 2 * mix.followed))
@@ -162,7 +162,7 @@ def _draw_row(
 
 
 def _with_follow_ups(example: Example, rng: Random, wording: Wording, share: float) -> list[_Piece]:
-    turns = [Turn(example.solution, learned=True)]
+    turns = [Turn(example.solution, in_loss=True)]
     if share and rng.random() < share:
         turns += follow_up_turns(example, rng.randint(1, _MOST_FOLLOW_UPS), rng, wording)
     return _conversation(example.question, turns)

@@ -106,11 +106,11 @@ class Trainer:
         inputs, labels = batch.inputs.to(self.device), batch.labels.to(self.device)
         weights = batch.weights.to(self.device)
         hidden = self.model.model(input_ids=inputs, use_cache=False).last_hidden_state
-        learned = weights > 0
+        in_loss = weights > 0
         losses = functional.cross_entropy(
-            self.model.lm_head(hidden[learned]), labels[learned], reduction="none"
+            self.model.lm_head(hidden[in_loss]), labels[in_loss], reduction="none"
         )
-        loss = losses @ weights[learned] / weights.sum()
+        loss = losses @ weights[in_loss] / weights.sum()
         total = loss
         if self.phase != "solving":
             total = loss + self._flaw_loss(hidden, batch.flaws.to(self.device))

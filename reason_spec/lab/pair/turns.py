@@ -2,7 +2,7 @@
 
 Wrong steps are made as small models make them: with another person's number, another number of the
 problem, the other operation, a slip in one column, or a result that does not follow. They are
-shown and never learned; only the answers to them are.
+shown and never in the loss; only the answers to them are.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ _WRONG_SCORES: Mapping[Mistake, tuple[int, ...]] = {
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """A piece of a conversation; ``learned`` ones are what the model is trained to write.
+    """A piece of a conversation; those ``in_loss`` are what the model is trained to write.
 
     Where the text is judged, ``flawed_from`` is the index of the character that shows the first
     mistake, or the length of the text where all is right.
     """
 
     text: str
-    learned: bool
+    in_loss: bool
     flawed_from: int | None = None
 
 
@@ -126,9 +126,9 @@ def correct_turns(example: Example, rng: Random) -> list[Turn]:
     after = STEP_SEPARATOR.join([correction, *example.steps[index + 1 :]])
     flawed_from = _first_difference(wrong, example.steps[index])
     return [
-        Turn(before, learned=True),
-        Turn(wrong + STEP_SEPARATOR, learned=False, flawed_from=flawed_from),
-        Turn(after, learned=True),
+        Turn(before, in_loss=True),
+        Turn(wrong + STEP_SEPARATOR, in_loss=False, flawed_from=flawed_from),
+        Turn(after, in_loss=True),
     ]
 
 
@@ -143,13 +143,13 @@ def check_turns(example: Example, rng: Random) -> list[Turn]:
         last = example.plan[index].calculations[-1]
         check = words.CHECK_STEPS[last.operator].format(value=last.value, a=last.a, b=last.b)
         steps.insert(index + 1, check)
-    return [Turn(STEP_SEPARATOR.join(steps), learned=True)]
+    return [Turn(STEP_SEPARATOR.join(steps), in_loss=True)]
 
 
 def score_turns(example: Example, rng: Random) -> list[Turn]:
     """Return a conversation about a solution in the making: scores for some steps, the last perhaps wrong.
 
-    The steps are shown and the scores are learned. Nothing follows a wrong step.
+    The steps are shown and the scores are in the loss. Nothing follows a wrong step.
     """
     turns: list[Turn] = []
     shown = ""
@@ -163,8 +163,8 @@ def score_turns(example: Example, rng: Random) -> list[Turn]:
             text = shown + step + STEP_SEPARATOR + next_question(words.SCORE_QUESTION)
             flawed_from = len(text) if mistake is None else len(shown) + _first_difference(step, right)
             turns += [
-                Turn(text, learned=False, flawed_from=flawed_from),
-                Turn(str(score), learned=True),
+                Turn(text, in_loss=False, flawed_from=flawed_from),
+                Turn(str(score), in_loss=True),
             ]
             if mistake is not None:
                 break
@@ -188,7 +188,7 @@ def follow_up_turns(example: Example, count: int, rng: Random, wording: Wording)
         asked.add(owners)
         question, step, answer = _answer(about, rng, wording)
         worked = step + STEP_SEPARATOR + words.ANSWER_STEP.format(value=answer)
-        turns += [Turn(next_question(question), learned=False), Turn(worked, learned=True)]
+        turns += [Turn(next_question(question), in_loss=False), Turn(worked, in_loss=True)]
     return turns
 
 
@@ -205,7 +205,7 @@ def _answer(about: Sequence[Quantity], rng: Random, wording: Wording) -> tuple[s
 def judge_turns(example: Example, rng: Random) -> list[Turn]:
     """Return the question whether a version of a step agrees with the right one, and its answer.
 
-    The version is learned up to its mistake: a comparison needs an expectation.
+    The version is in the loss up to its mistake: a comparison needs an expectation.
     """
     index = rng.randrange(len(example.plan))
     step = replace(example.plan[index], phrasing=rng.choice(words.STEPS[example.plan[index].kind]))
@@ -219,8 +219,8 @@ def judge_turns(example: Example, rng: Random) -> list[Turn]:
     flawed_from = _first_difference(version, right) if wrong else len(version)
     rest = version[flawed_from:] + after
     return [
-        Turn(before, learned=False),
-        Turn(" " + version[:flawed_from], learned=True, flawed_from=flawed_from + 1),
-        Turn(rest, learned=False, flawed_from=0 if wrong else len(rest)),
-        Turn(words.UNALIGNED if wrong else words.ALIGNED, learned=True),
+        Turn(before, in_loss=False),
+        Turn(" " + version[:flawed_from], in_loss=True, flawed_from=flawed_from + 1),
+        Turn(rest, in_loss=False, flawed_from=0 if wrong else len(rest)),
+        Turn(words.UNALIGNED if wrong else words.ALIGNED, in_loss=True),
     ]

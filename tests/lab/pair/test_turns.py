@@ -32,16 +32,16 @@ seeds = st.integers(0, 10**6)
 def test_a_corrected_solution_teaches_everything_but_the_wrong_step(seed: int) -> None:
     example = make_problem("train", seed, 0)
     turns = correct_turns(example, Random(seed))
-    (wrong,) = [turn.text for turn in turns if not turn.learned]
+    (wrong,) = [turn.text for turn in turns if not turn.in_loss]
     (flawed_from,) = [turn.flawed_from for turn in turns if turn.flawed_from is not None]
     wrong = wrong.removesuffix(STEP_SEPARATOR)
-    learned = [step for turn in turns if turn.learned for step in turn.text.split(STEP_SEPARATOR) if step]
-    assert len(learned) == len(example.steps)
-    corrected = next(i for i, step in enumerate(learned) if step.startswith("Wait, "))
+    trained = [step for turn in turns if turn.in_loss for step in turn.text.split(STEP_SEPARATOR) if step]
+    assert len(trained) == len(example.steps)
+    corrected = next(i for i, step in enumerate(trained) if step.startswith("Wait, "))
     assert not is_right_step(wrong, example.steps[corrected])
     assert example.steps[corrected].startswith(wrong[:flawed_from])
     assert not example.steps[corrected].startswith(wrong[: flawed_from + 1])
-    assert all(is_right_step(a, b) for a, b in zip(learned, example.steps, strict=True))
+    assert all(is_right_step(a, b) for a, b in zip(trained, example.steps, strict=True))
 
 
 @given(seeds)
@@ -65,11 +65,11 @@ def test_a_check_says_what_is_true_of_the_step_before_it(seed: int) -> None:
 def test_scores_are_high_for_right_steps_alone_and_nothing_follows_a_wrong_one(seed: int) -> None:
     example = make_problem("train", seed, 2)
     *shown, last = score_turns(example, Random(seed))
-    assert last.learned
+    assert last.in_loss
     steps: list[str] = []
     turns = [*shown, last]
     for turn, score in zip(turns[::2], turns[1::2], strict=True):
-        assert (turn.learned, score.learned) == (False, True)
+        assert (turn.in_loss, score.in_loss) == (False, True)
         new, asked = turn.text.removeprefix(next_question(CONTINUE)).split(END_TOKEN, 1)
         assert END_TOKEN + asked == next_question(SCORE_QUESTION)
         steps += new.removesuffix(STEP_SEPARATOR).split(STEP_SEPARATOR)
@@ -94,7 +94,7 @@ def test_questions_that_follow_a_solution_are_answered_from_what_was_told(seed: 
     asked = [turn.text.removeprefix(END_TOKEN).split("user\n")[1].split(END_TOKEN)[0] for turn in turns[::2]]
     assert len(set(asked)) == len(asked)
     for question, turn in zip(asked, turns[1::2], strict=True):
-        assert turn.learned
+        assert turn.in_loss
         step, answer = turn.text.split(STEP_SEPARATOR)
         value = solve(f"{facts} {question}")
         assert answer == f"The answer is {value}."
@@ -109,8 +109,8 @@ def test_two_versions_of_a_step_are_aligned_where_they_say_the_same(seed: int) -
     first, second = asked.removesuffix(" Do they agree? Say aligned or unaligned.").split(" Second: ")
     agree = is_right_step(first.removeprefix("First: "), second)
     assert answer.text == (ALIGNED if agree else UNALIGNED)
-    # What is right of the version is learned, and flawed is what follows where it goes wrong.
-    assert [turn.learned for turn in (before, version, rest, answer)] == [False, True, False, True]
+    # What is right of the version is in the loss, and flawed is what follows where it goes wrong.
+    assert [turn.in_loss for turn in (before, version, rest, answer)] == [False, True, False, True]
     assert version.flawed_from == len(version.text)
     assert rest.flawed_from == (len(rest.text) if agree else 0)
     assert agree == (" " + second == version.text)
