@@ -358,7 +358,12 @@ def budget(text: str) -> int | None:
     Raises:
         ArgumentTypeError: it is no number of at least 1.
     """
-    return None if text == _AUTO else draft_tokens(text)
+    if text == _AUTO:
+        return None
+    try:
+        return draft_tokens(text)
+    except argparse.ArgumentTypeError as error:
+        raise argparse.ArgumentTypeError(f"{error}, or {_AUTO} for the default") from None
 
 
 def main() -> None:
