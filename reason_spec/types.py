@@ -86,6 +86,10 @@ class Sampling:
         return self.temperature <= 0.0
 
 
+TokenDrafterName: TypeAlias = Literal["none", "prompt_lookup", "recycling", "stand"]
+"""The token-level drafter beside hints and models."""
+
+
 @dataclass(frozen=True, slots=True)
 class Acceptance:
     """When the target accepts a draft token that is not its own choice.

@@ -221,7 +221,8 @@ def _parse_word(text: str) -> Number | None:
 
 def _after_separator(text: str, start: int) -> int:
     found = _UNIT_SEPARATOR.match(text, start)
-    return start if found is None else found.end()
+    assert found is not None, "the pattern matches nothing, too"
+    return found.end()
 
 
 def _with_unit(value: Fraction, tail: str) -> Number | None:

@@ -22,7 +22,6 @@ from reason_spec.engines.generation import (
     Generation,
     GenerationResult,
     Score,
-    TokenDrafterName,
 )
 from reason_spec.engines.stats import EngineStats
 from reason_spec.engines.tokenizer import load_tokenizer
@@ -37,7 +36,7 @@ from reason_spec.speculation.earlier_texts import EarlierTexts
 from reason_spec.speculation.tree import TokenTree
 from reason_spec.strategies.suffix_session import SuffixCacheSessions
 from reason_spec.suffix.scopes import SuffixCaches
-from reason_spec.types import NoiseKey, Prefix, Sampling, Step, Verdict
+from reason_spec.types import NoiseKey, Prefix, Sampling, Step, TokenDrafterName, Verdict
 from reason_spec.verifiers.base import VerificationContext, Verifier
 from reason_spec.verifiers.exact import ExactVerifier
 from tests.engines.tiny_models import drain

@@ -6,6 +6,7 @@ import asyncio
 import importlib.metadata
 import importlib.util
 import json
+import shlex
 import sys
 import sysconfig
 from collections import Counter
@@ -167,17 +168,16 @@ def check_transformers() -> Check:
 
 
 def check_bytecode(package: str = "transformers") -> Check:
-    """See whether each worker of an engine would compile its packages anew."""
+    """See whether each worker of an engine compiles its packages anew; the package has been imported."""
     spec = importlib.util.find_spec(package)
-    compiled = spec is not None and spec.cached is not None and Path(spec.cached).exists()
-    if compiled or not sys.dont_write_bytecode:
-        return Check("bytecode", "ok", "packages are compiled" if compiled else "compiled by the first start")
+    if spec is None or (spec.cached is not None and Path(spec.cached).exists()):
+        return Check("bytecode", "ok", "packages are compiled")
     return Check(
         "bytecode",
         "warn",
         "each start of an engine compiles torch and transformers, which takes several seconds",
-        "Unset PYTHONDONTWRITEBYTECODE, or run: "
-        f"{sys.executable} -m compileall -q {sysconfig.get_path('purelib')}",
+        "Unset PYTHONDONTWRITEBYTECODE, or run this as a user who may write there: "
+        f"{shlex.quote(sys.executable)} -m compileall -q {shlex.quote(sysconfig.get_path('purelib'))}",
     )
 
 

@@ -6,15 +6,12 @@ import asyncio
 import math
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
-from typing import Literal, TypeAlias
 
 from reason_spec.errors import EngineError
 from reason_spec.segment import NOTHING_OPEN, Boundary, BoundaryScanner, OpenBlocks
 from reason_spec.speculation.tree_shapes import DraftTreeName
-from reason_spec.types import Acceptance, Constraint, FinishReason, Prefix, Sampling, Usage
+from reason_spec.types import Acceptance, Constraint, FinishReason, Prefix, Sampling, TokenDrafterName, Usage
 
-TokenDrafterName: TypeAlias = Literal["none", "prompt_lookup", "recycling", "stand"]
-"""The token-level drafter beside hints and models."""
 TIMES_IF_LIKELY = 3
 """Factor of ``num_draft_tokens`` for drafts that are likely to be accepted."""
 

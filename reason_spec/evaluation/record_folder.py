@@ -9,7 +9,14 @@ from pathlib import Path
 from typing import Any, ClassVar, Generic, Self, TypeVar
 
 from reason_spec.errors import ResumeError
-from reason_spec.evaluation.records import RecordFile, lock_folder, read_records, write_text, writing
+from reason_spec.evaluation.records import (
+    RecordFile,
+    lock_folder,
+    other_or_fresh,
+    read_records,
+    write_text,
+    writing,
+)
 
 _Record = TypeVar("_Record")
 
@@ -30,10 +37,8 @@ class RecordFolder(ABC, Generic[_Record]):
         ResumeError: it is in use, damaged, or holds records of another identity.
     """
 
-    records: ClassVar[str]
-    """The file of the records."""
-    identity: ClassVar[str]
-    """The file of the identity."""
+    records_file: ClassVar[str]
+    identity_file: ClassVar[str]
     content: ClassVar[str]
     """What the folder holds, for messages."""
     option: ClassVar[str] = "--output"
@@ -43,17 +48,17 @@ class RecordFolder(ABC, Generic[_Record]):
         self.path = path
         self._identity = json.loads(json.dumps(identity))
         self._other_folder = f"Name another folder with {self.option}."
-        self._remedy = f"Name another folder with {self.option}, or start anew with --fresh."
+        self._remedy = other_or_fresh(self.option)
         self._file: RecordFile | None = None
         with writing(path, self._other_folder):
             path.mkdir(parents=True, exist_ok=True)
         self._lock = lock_folder(path, self.option)
         try:
-            self._replaces = fresh or not (path / self.records).exists()
+            self._replaces = fresh or not (path / self.records_file).exists()
             if not self._replaces:
                 self._resume()
         except BaseException:
-            self._lock.release()
+            self.__exit__()
             raise
 
     def __enter__(self) -> Self:
@@ -85,13 +90,13 @@ class RecordFolder(ABC, Generic[_Record]):
     def _open(self) -> RecordFile:
         if self._replaces:
             with writing(self.path, self._other_folder):
-                (self.path / self.records).unlink(missing_ok=True)
+                (self.path / self.records_file).unlink(missing_ok=True)
             text = json.dumps(self._identity, indent=2) + "\n"
-            write_text(self.path / self.identity, text, self._other_folder)
-        return RecordFile(self.path / self.records, self._other_folder)
+            write_text(self.path / self.identity_file, text, self._other_folder)
+        return RecordFile(self.path / self.records_file, self._other_folder)
 
     def _resume(self) -> None:
-        path = self.path / self.identity
+        path = self.path / self.identity_file
         try:
             earlier = json.loads(path.read_text(encoding="utf-8"))
         except (OSError, ValueError) as error:
@@ -103,7 +108,7 @@ class RecordFolder(ABC, Generic[_Record]):
                 f"{self.path} holds {self.content} with other {', '.join(changed)}. {self._remedy}"
             )
         self._file = self._open()
-        path = self.path / self.records
+        path = self.path / self.records_file
         for number, record in read_records(path, self._parse, ResumeError, self._remedy):
             try:
                 self._take(record)

@@ -16,6 +16,13 @@ from reason_spec.errors import DataError, ResumeError
 LOCK = ".lock"
 OTHER_FOLDER = "Name another folder with --output."
 _TAIL_BYTES = 1 << 16
+
+
+def other_or_fresh(option: str = "--output") -> str:
+    """Return the remedy for a folder whose records do not fit, by the option that names it."""
+    return f"Name another folder with {option}, or start anew with --fresh."
+
+
 _Record = TypeVar("_Record")
 
 

@@ -26,6 +26,7 @@ from reason_spec.evaluation.records import (
     OTHER_FOLDER,
     RecordFile,
     lock_folder,
+    other_or_fresh,
     read_records,
     write_text,
     writing,
@@ -38,7 +39,7 @@ RESULTS = "results.jsonl"
 SUMMARY = "summary.json"
 SETTINGS = "settings.yaml"
 _PACKAGES = ("torch", "transformers", "sentence-transformers", "math-verify")
-_REMEDY = "Name another folder with --output, or start anew with --fresh."
+_REMEDY = other_or_fresh()
 
 
 @dataclass(frozen=True, slots=True)

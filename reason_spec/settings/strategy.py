@@ -9,7 +9,7 @@ from pydantic import AfterValidator, Field, model_validator
 
 from reason_spec.settings.base import BaseUrls, Names, Section
 from reason_spec.settings.engines import EngineSettings
-from reason_spec.types import Acceptance, AcceptanceRule
+from reason_spec.types import Acceptance, AcceptanceRule, TokenDrafterName
 
 SpeculationMode: TypeAlias = Literal["none", "tokens", "steps"]
 """Speculation mode: by the target alone, with draft tokens, or with draft steps as well."""
@@ -80,7 +80,8 @@ class StrategySettings(Section):
         default="auto",
         description="source of draft tokens beside a draft model's; recycling, stand: also what earlier "
         "passes predicted after the same tokens, the last prediction or the mean (vllm: prompt_lookup); "
-        "auto: recycling under token_recycling and speculative, else prompt_lookup",
+        "auto: recycling under token_recycling, and where an answer is one request beside a draft model, as "
+        "under speculative; else prompt_lookup",
     )
     draft_tree: Literal["greedy", "chain", "eagle2", "sequoia"] = Field(
         default="greedy",
@@ -143,6 +144,10 @@ class StrategySettings(Section):
         description="ssr: openings of an answer; the target picks `width` of them",
     )
     judge_whole: bool = Field(default=False, description="scot: judge a draft at its end, not step by step")
+
+    def token_drafter_or(self, default: TokenDrafterName) -> TokenDrafterName:
+        """Return the chosen token-level drafter; the default of a strategy for ``auto``."""
+        return default if self.token_drafter == "auto" else self.token_drafter
 
     @property
     def accepts(self) -> Acceptance:

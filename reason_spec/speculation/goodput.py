@@ -27,6 +27,7 @@ _MAX_SIZES = 128
 """The most sizes of a pass whose time is evaluated; between them it is interpolated."""
 _TOLERANCE = 0.05
 """Share of the best goodput that a larger pass may lose."""
+_BISECTIONS = 24
 ASSUMED_RATE = 0.7
 """Acceptance rate where the measured one must not be used, because it depends on other texts."""
 
@@ -194,6 +195,22 @@ def draft_limits(demands: Sequence[Demand], time: BatchTime) -> list[int]:
     if not time.known:
         return [demand.max_tokens for demand in demands]
     return [share.num_draft_tokens for share in allot(demands, time).shares]
+
+
+def mean_rate(chances: Sequence[float]) -> float:
+    """Return the acceptance rate at which as many tokens of a chain are expected as with these chances.
+
+    The r with r + r^2 + ... + r^n = sum of the n chances; 0 where there are none.
+    """
+    expected, num_tokens = sum(chances), len(chances)
+    low, high = 0.0, 1.0
+    for _ in range(_BISECTIONS):
+        rate = (low + high) / 2
+        if rate * (1.0 - rate**num_tokens) < expected * (1.0 - rate):
+            low = rate
+        else:
+            high = rate
+    return low
 
 
 def uniform_limit(num_requests: int, max_tokens: int, token_rate: float, time: BatchTime) -> int:

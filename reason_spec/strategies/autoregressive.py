@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from reason_spec.control.budget import RequestedBudget
 from reason_spec.engines.base import Engine
-from reason_spec.engines.generation import EngineRequest, Generation, TokenDrafterName
+from reason_spec.engines.generation import EngineRequest, Generation
 from reason_spec.errors import SettingsError
 from reason_spec.events import Recorder
 from reason_spec.settings import StrategySettings
@@ -16,7 +16,7 @@ from reason_spec.strategies.base import SolveRequest, Strategy, UseOfAcceptance
 from reason_spec.strategies.draft_ahead import DRAFT_RUN_TOKENS, DraftAhead, can_share_tokens
 from reason_spec.strategies.step_cutter import StepCutter
 from reason_spec.strategies.text_stream import TextStream
-from reason_spec.types import Acceptance, LossClass, Step
+from reason_spec.types import Acceptance, LossClass, Step, TokenDrafterName
 
 
 class Autoregressive(Strategy):
@@ -126,8 +126,7 @@ class PromptLookup(Autoregressive):
 
     @property
     def token_drafter(self) -> TokenDrafterName:
-        chosen = self.settings.token_drafter
-        return self.default_drafter if chosen == "auto" else chosen
+        return self.settings.token_drafter_or(self.default_drafter)
 
     def _text(self, request: SolveRequest) -> int | None:
         return request.text

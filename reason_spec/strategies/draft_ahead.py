@@ -201,6 +201,8 @@ class DraftAhead:
 
     async def _write_run(self) -> None:
         """Continue the pending tokens, and offer each piece while the next is written."""
+        if self._pending.num_ahead < 0:
+            self._pending.clear()
         prefix = self._pending.text()
         if len(prefix) >= self._draft.max_context:
             self._resume_at = _NEVER

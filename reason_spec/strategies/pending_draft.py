@@ -82,9 +82,7 @@ class PendingDraft:
         return True
 
     def text(self) -> Prefix:
-        """Return the prefix with verified and pending tokens; a draft that is behind skips to the former."""
-        if self.num_ahead < 0:
-            self.clear()
+        """Return the prefix with the verified and the pending tokens."""
         if new := tuple(self.verified[self._num_in_prefix :]):
             self._prefix = self._prefix.extend(new)
             self._num_in_prefix = len(self.verified)

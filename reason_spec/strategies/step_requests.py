@@ -6,14 +6,14 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from reason_spec.engines.base import Engine
-from reason_spec.engines.generation import EngineRequest, TokenDrafterName
+from reason_spec.engines.generation import EngineRequest
 from reason_spec.segment import StopScanner
 from reason_spec.settings import StrategySettings
 from reason_spec.strategies.answer_work import ModelLane
 from reason_spec.strategies.branch import Branch
 from reason_spec.strategies.draft_ahead import DRAFT_RUN_TOKENS
 from reason_spec.strategies.step_tokens import tokens_for
-from reason_spec.types import Sampling, Step
+from reason_spec.types import Sampling, Step, TokenDrafterName
 
 _SIBLING_TEMPERATURE: Final = 0.8
 """Siblings of the first draft are sampled at least this warm: a second greedy draft is the same."""
@@ -76,10 +76,8 @@ class StepRequests:
     def _token_drafter(self, lane: ModelLane) -> TokenDrafterName:
         if lane == "draft":
             return "none"
-        # Beside hints of the draft model, drafts by prompt lookup only use up the pass.
-        if self.redrafts:
-            return "none"
-        return "prompt_lookup" if self.settings.token_drafter == "auto" else self.settings.token_drafter
+        # Where the draft model drafts again, the tokens of prompt lookup only make passes longer.
+        return self.settings.token_drafter_or("none" if self.redrafts else "prompt_lookup")
 
     def ends_step(self, request: EngineRequest, token: int) -> bool:
         """Return whether a token ends the step that the request begins with."""

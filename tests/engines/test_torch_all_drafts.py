@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from reason_spec.engines.generation import EngineRequest, GenerationResult, TokenDrafterName
+from reason_spec.engines.generation import EngineRequest, GenerationResult
 from reason_spec.engines.tokenizer import HuggingFaceTokenizer, load_tokenizer
 from reason_spec.engines.torch.layer_skipping import LayerSkipping
 from reason_spec.engines.torch.load import load_model
@@ -18,7 +18,7 @@ from reason_spec.engines.torch.scheduler import Scheduler
 from reason_spec.engines.torch.token_drafts import TokenDrafts
 from reason_spec.settings import EngineSettings
 from reason_spec.speculation.earlier_texts import EarlierTexts
-from reason_spec.types import NoiseKey, Prefix, Sampling
+from reason_spec.types import NoiseKey, Prefix, Sampling, TokenDrafterName
 from tests.engines.tiny_models import LENGTH, NUM_PROMPTS, drain, prompt, save_model, spoiled
 from tests.naive_suffix import naive_caches
 

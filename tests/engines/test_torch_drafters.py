@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from reason_spec.engines.eagle_files import is_head
-from reason_spec.engines.generation import EngineRequest, TokenDrafterName
+from reason_spec.engines.generation import EngineRequest
 from reason_spec.engines.output import RequestOutput
 from reason_spec.engines.tokenizer import load_tokenizer
 from reason_spec.engines.torch.choice import TokenChoice
@@ -35,7 +35,7 @@ from reason_spec.settings import EngineSettings
 from reason_spec.settings.engines import TorchSettings
 from reason_spec.speculation.tree_shapes import DraftTreeName
 from reason_spec.suffix.base import Proposal
-from reason_spec.types import NoiseKey, Prefix, Sampling
+from reason_spec.types import NoiseKey, Prefix, Sampling, TokenDrafterName
 from tests.engines.tiny_models import save_model
 
 PROMPT = tuple(range(40, 70))

@@ -1,4 +1,4 @@
-"""The drafts inside vLLM, and what is mended there, without vLLM."""
+"""The drafts inside vLLM, and the repaired sampling kernel, without vLLM."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from reason_spec.engines.generation import Hint
 from reason_spec.engines.vllm.proposer import EXTRA_ARGUMENT, HintProposer
 from reason_spec.engines.vllm.repairs import expand_batch_to_tokens
-from reason_spec.engines.worker.pass_times import PassTimes
+from reason_spec.engines.worker.pass_times import FULL_DRAFT_INTERVAL, PassTimes
 from reason_spec.speculation.earlier_texts import EarlierTexts
 from tests.naive_suffix import naive_caches
 
@@ -268,3 +268,34 @@ def test_drafts_from_earlier_texts_do_not_depend_on_the_speed_of_the_engine() ->
     batch.proposer.set_pass_time(timed(0.002).batch_time, 0.99)
     batch.add("a", ANSWER[:20], num_draft_tokens=8, token_drafter="prompt_lookup", text=0)
     assert batch.step({"a": ANSWER[20:22]})["a"] == ANSWER[22:30]
+
+
+def test_a_limit_by_wrong_lookups_is_lifted_by_right_ones() -> None:
+    batch = LookupBatch(0.3)
+    drafted = []
+    for second in (44, 5):
+        for number in range(60):
+            batch.begin(f"{second} {number}")
+            batch.step({f"{second} {number}": [3]})
+            batch.step({f"{second} {number}": [4, second]})
+        batch.begin(str(second))
+        drafted.append(batch.drafted(str(second)))
+    assert drafted[0] == 1
+    assert drafted[1] > 2
+
+
+def test_all_drafts_are_verified_in_one_of_many_passes() -> None:
+    batch = LookupBatch(0.99)
+    drafted = []
+    for number in range(FULL_DRAFT_INTERVAL):
+        batch.begin(str(number))
+        drafted.append(batch.drafted(str(number)))
+    assert sorted(drafted) == [1] * (FULL_DRAFT_INTERVAL - 1) + [8]
+
+
+def test_short_drafts_of_sure_hints_are_not_limited_like_unsure_ones() -> None:
+    batch = Batch(times=timed(0.002))
+    for name in range(8):
+        batch.add(str(name), [9], num_draft_tokens=8, limit_drafts=True)
+        batch.proposer.offer_hint(str(name), Hint((1, 2)))
+    assert set(map(len, batch.step({str(name): [1] for name in range(8)}).values())) == {1}

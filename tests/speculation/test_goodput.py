@@ -15,6 +15,7 @@ from reason_spec.speculation.goodput import (
     Share,
     allot,
     draft_limits,
+    mean_rate,
     uniform_limit,
 )
 
@@ -162,3 +163,15 @@ def test_the_limit_of_equal_requests_tells_of_their_number_alone() -> None:
     limits = [uniform_limit(number, 16, 0.7, time) for number in (1, 2, 8, 32)]
     assert limits == sorted(limits, reverse=True)
     assert limits[-1] == 0
+
+
+@given(st.floats(0.01, 0.99), st.integers(1, 24))
+def test_the_mean_rate_of_a_chain_of_one_rate_is_that_rate(rate: float, num_tokens: int) -> None:
+    assert mean_rate([rate**number for number in range(1, num_tokens + 1)]) == pytest.approx(rate, abs=1e-4)
+
+
+@given(st.lists(st.floats(0, 1), max_size=24))
+def test_a_chain_of_the_mean_rate_expects_as_many_tokens(chances: list[float]) -> None:
+    rate = mean_rate(chances)
+    expected = sum(rate**number for number in range(1, len(chances) + 1))
+    assert expected == pytest.approx(sum(chances), abs=1e-2)

@@ -9,8 +9,15 @@ import pytest
 
 from reason_spec.accelerator import Accelerator, Solution
 from reason_spec.errors import SettingsError
-from reason_spec.settings import load_settings
+from reason_spec.settings import StrategySettings, load_settings
+from reason_spec.strategies.autoregressive import (
+    DraftModelSpeculation,
+    PromptLookup,
+    SelfSpeculation,
+    TokenRecycling,
+)
 from reason_spec.sync import SyncAccelerator
+from reason_spec.types import TokenDrafterName
 
 QUESTION = "Ana has 12 apples and buys 4 more. How many does she have?"
 
@@ -29,6 +36,23 @@ def answer(running: SyncAccelerator, strategy: str, tenant: str, **flags: object
     settings = load_settings(flags={"strategy.name": strategy, "sampling.max_tokens": 48, **names})
     generator = replace(running.accelerator.generator, settings=settings)
     return running.run(generator.answer(generator.request(QUESTION, tenant=tenant)))
+
+
+@pytest.mark.parametrize(
+    ("kind", "default"),
+    [
+        (PromptLookup, "prompt_lookup"),
+        (TokenRecycling, "recycling"),
+        (DraftModelSpeculation, "recycling"),
+        (SelfSpeculation, "prompt_lookup"),
+    ],
+)
+def test_a_strategy_has_a_token_drafter_of_its_own_unless_one_is_named(
+    accelerator: SyncAccelerator, kind: type[PromptLookup], default: TokenDrafterName
+) -> None:
+    target, draft = accelerator.accelerator.target, accelerator.accelerator.draft
+    assert kind(StrategySettings(), target, draft, None).token_drafter == default
+    assert kind(StrategySettings(token_drafter="stand"), target, draft, None).token_drafter == "stand"
 
 
 @pytest.mark.parametrize("temperature", [0.0, 0.8])

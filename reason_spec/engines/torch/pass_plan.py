@@ -11,7 +11,7 @@ from reason_spec.engines.torch.admission import SequenceAdmission
 from reason_spec.engines.torch.generation import GenerationSequence
 from reason_spec.engines.torch.layout import Chain
 from reason_spec.engines.torch.sequence import ScoringSequence, Sequence
-from reason_spec.engines.worker.pass_times import PassTimes
+from reason_spec.engines.worker.pass_times import FULL_DRAFT_INTERVAL, PassTimes
 from reason_spec.speculation.goodput import ASSUMED_RATE, draft_limits, uniform_limit
 from reason_spec.speculation.tree import ROOT, TokenTree
 
@@ -172,7 +172,8 @@ class PassPlanner:
         sequence = scheduled.sequence
         if not isinstance(sequence, GenerationSequence) or not scheduled.completes_text:
             return 0
-        drafts = sequence.drafter.propose(self._pass_times.least_chance, limit)
+        is_full = self._pass_times.num_passes % FULL_DRAFT_INTERVAL == 0
+        drafts = sequence.drafter.propose(0.0 if is_full else self._pass_times.least_chance, limit)
         while drafts and not self._admission.has_free(num_slots + len(drafts)):
             drafts = drafts.first(len(drafts) - 1)
         if drafts:

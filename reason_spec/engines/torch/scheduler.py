@@ -65,7 +65,7 @@ class Scheduler:
         kept_prediction_bytes: memory for predictions that later requests begin from.
         earlier: earlier texts to draft from; None for none.
         constraints: compiles constraints; None if no request has one.
-        draft_model: drafts tokens for requests with ``token_drafter`` ``model``.
+        draft_model: drafts tokens for requests with ``model_drafts``.
         judge: the output layer of the model, which judges draft tokens; None for requests that need none.
         pass_times: of this engine; None: measured from its first pass on.
         debug: check the integrity of the slots after each step.

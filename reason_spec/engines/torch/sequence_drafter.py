@@ -21,7 +21,7 @@ from reason_spec.speculation.draft_tree import (
 )
 from reason_spec.speculation.drafters import HintDrafter, look_up
 from reason_spec.speculation.earlier_texts import EarlierTexts
-from reason_spec.speculation.goodput import ASSUMED_RATE, Demand
+from reason_spec.speculation.goodput import ASSUMED_RATE, Demand, mean_rate
 from reason_spec.speculation.recycling import RecycledTokens, with_noise
 from reason_spec.speculation.tree import ROOT, TokenTree
 from reason_spec.speculation.tree_shapes import RankRates, beam, chain, fixed_shape
@@ -186,18 +186,15 @@ class SequenceDrafter:
         if self.reads_earlier:
             return Demand(ASSUMED_RATE, max(0, self._longest))
         found = self._draft()
-        # As many tokens of one rate as long as there are any: rate / (1 - rate) of them are accepted.
-        expected = sum(found.chances)
-        return Demand(expected / (1.0 + expected), len(found.tokens))
+        return Demand(mean_rate(found.chances), len(found.tokens))
 
     def propose(self, least_chance: float = 0.0, limit: int | None = None) -> TokenTree:
         """Return the most likely drafts of all sources as one tree.
 
         Args:
             least_chance: the chance below which a token costs more time than it saves. The first one is
-                drafted in any case, so that the times of passes are still measured. It does not apply where
-                earlier texts propose something: a tenant's drafts must not depend on the speed that others
-                leave.
+                drafted in any case. It does not apply where earlier texts propose something: a tenant's
+                drafts must not depend on the speed that others leave.
             limit: the most tokens; None for as many as the request allows.
         """
         found = self._draft()

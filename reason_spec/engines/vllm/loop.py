@@ -190,7 +190,7 @@ class VllmLoop:
         return report
 
     def _update_proposer(self) -> None:
-        """Send the proposer the times of passes, at times: its processes may be others."""
+        """Send the times of passes now and then: tensor parallel workers are other processes."""
         num_passes = self.pass_times.num_passes
         if self._takes_hints and num_passes >= self._next_update:
             self._next_update = num_passes + _UPDATE_INTERVAL
@@ -260,5 +260,5 @@ class VllmLoop:
 
 
 def _num_new(outputs: Sequence[Any]) -> int:
-    """Return the number of tokens that a pass made certain."""
+    """Return the number of tokens that a pass generated."""
     return sum(len(completion.token_ids) for output in outputs for completion in output.outputs)

@@ -11,21 +11,30 @@ from typing import Any, cast
 
 import numpy.typing as npt
 
-from reason_spec.engines.generation import Hint, TokenDrafterName
+from reason_spec.engines.generation import Hint
 from reason_spec.engines.text_updates import TextUpdate, apply_update
 from reason_spec.engines.worker.loop import open_earlier_texts
 from reason_spec.engines.worker.messages import Start
+from reason_spec.engines.worker.pass_times import FULL_DRAFT_INTERVAL
 from reason_spec.speculation.draft_calibration import HintRate, LookupRate, entry_of
 from reason_spec.speculation.drafters import HintDrafter, look_up
 from reason_spec.speculation.earlier_texts import EarlierTexts
-from reason_spec.speculation.goodput import ASSUMED_RATE, BatchTime, Demand, draft_limits, uniform_limit
+from reason_spec.speculation.goodput import (
+    ASSUMED_RATE,
+    BatchTime,
+    Demand,
+    draft_limits,
+    mean_rate,
+    uniform_limit,
+)
+from reason_spec.types import TokenDrafterName
 
 EXTRA_ARGUMENT = "reason_spec"
 """The key of a request's drafting options in ``SamplingParams.extra_args``."""
 
 
 class Rates:
-    """What was learnt from the drafts of all requests of one cache key."""
+    """Acceptance rates over all requests of one cache key."""
 
     def __init__(self) -> None:
         self.hinted = HintRate()
@@ -42,6 +51,7 @@ class HintProposer:
         self._earlier: EarlierTexts | None = None
         self._time: BatchTime | None = None
         self._least_chance = 0.0
+        self._num_passes = 0
         self._rates: dict[str, Rates] = {}
         self._drafts: dict[str, RequestDrafts] = {}
 
@@ -80,6 +90,8 @@ class HintProposer:
         if self._runner is None:
             return [[] for _ in sampled_token_ids]
         self._drop_ended()
+        self._num_passes += 1
+        least_chance = 0.0 if self._num_passes % FULL_DRAFT_INTERVAL == 0 else self._least_chance
         proposals: list[list[int]] = [[] for _ in sampled_token_ids]
         drafting: dict[int, RequestDrafts] = {}
         for row, sampled in enumerate(sampled_token_ids):
@@ -89,7 +101,7 @@ class HintProposer:
                 continue
             if (drafts := self._started(self._runner.input_batch.req_ids[row])) is None:
                 continue
-            proposals[row] = drafts.propose(token_ids_cpu[row, :length], room, self._least_chance)
+            proposals[row] = drafts.propose(token_ids_cpu[row, :length], room, least_chance)
             drafting[row] = drafts
         for row, limit in self._limits(drafting, len(sampled_token_ids)).items():
             proposals[row] = drafting[row].keep(limit)
@@ -105,7 +117,8 @@ class HintProposer:
                 return None
             drafts = self._drafts_of(request_id)
             rates = entry_of(self._rates, options.get("cache_key", ""), Rates)
-            drafts.start(int(request.num_prompt_tokens), rates, **options)
+            own = {name: value for name, value in options.items() if name != "cache_key"}
+            drafts.start(int(request.num_prompt_tokens), rates, **own)
         return drafts
 
     def _drop_ended(self) -> None:
@@ -146,9 +159,11 @@ class RequestDrafts:
         self._earlier = earlier
         self._looked_up = LookupRate()
         self._hinted = HintRate()
-        self._proposed: list[int] = []
+        self._drafted: list[int] = []
+        """All that was found for the last pass; its first ``_num_worthwhile`` tokens were drafted."""
+        self._num_worthwhile = 0
         self._is_lookup = False
-        """Whether the tokens drafted last are those of prompt lookup."""
+        """Whether ``_drafted`` is by prompt lookup."""
         self._text: int | None = None
         self._to_end = True
         self._hints: dict[int, HintDrafter] = {}
@@ -165,11 +180,9 @@ class RequestDrafts:
         *,
         num_draft_tokens: int = 0,
         token_drafter: TokenDrafterName = "none",
-        hint: Sequence[int] = (),
         text: int | None = None,
         to_end: bool = True,
         limit_drafts: bool = False,
-        cache_key: str = "",
     ) -> None:
         self.started = True
         self._looked_up, self._hinted = rates.looked_up, HintRate(rates.hinted)
@@ -178,8 +191,6 @@ class RequestDrafts:
         self._num_prompt = self._num_taken = num_prompt_tokens
         self._max_tokens = num_draft_tokens
         self._looks_up = token_drafter != "none"
-        if hint and 0 not in self._hints:
-            self.offer_hint(Hint(tuple(hint)))
 
     def offer_hint(self, hint: Hint) -> None:
         if hint.index not in self._hints:
@@ -193,34 +204,40 @@ class RequestDrafts:
 
     @property
     def demand(self) -> Demand:
-        """The number of tokens drafted last, and their acceptance rate."""
-        rate = self._looked_up if self._is_lookup else self._hinted
-        # As many tokens of one rate as long as there are any: rate / (1 - rate) of them are accepted.
-        expected = sum(rate.chance(number + 1) for number in range(len(self._proposed)))
-        return Demand(expected / (1.0 + expected), len(self._proposed))
+        """The number of tokens that could be drafted, and their acceptance rate.
+
+        Where earlier texts are read it says nothing of what they hold: other requests see their share shrink.
+        """
+        if self.reads_earlier:
+            return Demand(ASSUMED_RATE, self._max_tokens)
+        chances = [self._rate.chance(number) for number in range(1, len(self._drafted) + 1)]
+        return Demand(mean_rate(chances), len(chances))
 
     def keep(self, limit: int) -> list[int]:
-        """Return the first ``limit`` tokens that were drafted last; the rest is dropped."""
-        del self._proposed[limit:]
-        return list(self._proposed)
+        """Return the draft, of at most ``limit`` tokens."""
+        return self._drafted[: min(limit, self._num_worthwhile)]
 
     def propose(self, text: npt.NDArray[Any], room: int, least_chance: float = 0.0) -> list[int]:
         """Learn the outcome of the last draft, and draft the next tokens of ``text``, prompt included.
 
         Args:
-            least_chance: the chance below which a token costs more time than it saves. The first one is
-                drafted in any case, so that the times of passes go on being measured. It does not apply where
-                earlier texts are read: a tenant's drafts must not depend on the speed that others leave.
+            least_chance: the chance below which a token costs more time than it saves; the first one is
+                drafted in any case. It does not apply where earlier texts are read: a tenant's drafts must
+                not depend on the speed that others leave.
         """
-        generated = text[self._num_taken :].tolist() if self._proposed else []
-        rate = self._looked_up if self._is_lookup else self._hinted
-        rate.learn(self._proposed, generated)
-        self._proposed = self._propose(text, room)
-        if self._proposed and not self.reads_earlier:
-            rate = self._looked_up if self._is_lookup else self._hinted
-            places = range(1, len(self._proposed) + 1)
-            self.keep(max(1, sum(rate.chance(place) >= least_chance for place in places)))
-        return list(self._proposed)
+        if self._drafted:
+            # A token that was left out is judged, too, where the pass generated one for its position.
+            self._rate.learn(self._drafted, text[self._num_taken :].tolist())
+        self._drafted = self._propose(text, room)
+        self._num_worthwhile = len(self._drafted)
+        if self._drafted and not self.reads_earlier:
+            places = range(1, len(self._drafted) + 1)
+            self._num_worthwhile = max(1, sum(self._rate.chance(place) >= least_chance for place in places))
+        return self.keep(self._num_worthwhile)
+
+    @property
+    def _rate(self) -> HintRate | LookupRate:
+        return self._looked_up if self._is_lookup else self._hinted
 
     def _propose(self, text: npt.NDArray[Any], room: int) -> list[int]:
         self._is_lookup = False

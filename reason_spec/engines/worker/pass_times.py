@@ -19,6 +19,9 @@ _MIN_WEIGHT = 0.01
 """A mean with less weight is dropped."""
 _MIN_PASSES = 16
 """Passes before the cost of a token counts as known."""
+FULL_DRAFT_INTERVAL = 64
+"""One of so many passes has its drafts in full: of short drafts alone the cost of a token cannot be told from
+what any draft costs."""
 _FIT_INTERVAL = 64
 """Passes between two fits of the batch time."""
 

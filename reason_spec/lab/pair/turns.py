@@ -2,7 +2,7 @@
 
 Wrong steps are made as small models make them: with another person's number, another number of the
 problem, the other operation, a slip in one column, or a result that does not follow. They are
-shown and never in the loss; only the answers to them are.
+shown and never part of the loss; only the answers to them are.
 """
 
 from __future__ import annotations

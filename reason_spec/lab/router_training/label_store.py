@@ -62,8 +62,8 @@ class Labels:
 class LabelFolder(RecordFolder[tuple[str, list[LabelledStep]]]):
     """A folder to add labels to."""
 
-    records: ClassVar[str] = LABELS
-    identity: ClassVar[str] = ABOUT
+    records_file: ClassVar[str] = LABELS
+    identity_file: ClassVar[str] = ABOUT
     content: ClassVar[str] = "labels"
 
     def __init__(self, path: Path, about: About, *, fresh: bool = False) -> None:

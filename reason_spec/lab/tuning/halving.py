@@ -233,28 +233,28 @@ def _is_settled(candidates: Sequence[Candidate], plan: SearchPlan) -> bool:
 
 
 def _halve(candidates: Sequence[Candidate], answers: Answers, plan: SearchPlan, *, is_last: bool) -> Rung:
-    """Drop candidates that are clearly worse, then all but the most promising."""
+    """Drop candidates that are clearly worse, then those of the least expected speed-up."""
     num_kept = plan.num_finalists
     if not is_last:
         num_kept = max(num_kept, ceil(len(candidates) / plan.halving))
     results = [compare_with_target(candidate, answers, plan.final_test) for candidate in candidates]
     best = max((item for item in results if item.candidate.is_exact), key=attrgetter("speed"), default=None)
     reasons = {item.candidate.key: _why_eliminated(item, best, plan.test) for item in results}
-    hopeful = sorted(
+    remaining = sorted(
         (item for item in results if not reasons[item.candidate.key]),
         key=lambda item: expected_speedup(item, best, plan),
         reverse=True,
     )
-    kept = {best.candidate.key} if best is not None and best in hopeful else set()
-    for item in hopeful:
+    kept = {best.candidate.key} if best is not None and best in remaining else set()
+    for item in remaining:
         if len(kept) >= num_kept:
             break
         # At the end one exact candidate is left, the fallback of the others.
         if not (is_last and item.candidate.is_exact):
             kept.add(item.candidate.key)
-    for item in hopeful:
+    for item in remaining:
         if item.candidate.key not in kept:
-            reasons[item.candidate.key] = "promises less than the others"
+            reasons[item.candidate.key] = "its expected speed-up is below that of the others"
     return _rung(answers, [replace(item, dropped=reasons[item.candidate.key]) for item in results])
 
 

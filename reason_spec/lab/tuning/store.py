@@ -18,8 +18,8 @@ IDENTITY = "search.json"
 class TuneFolder(RecordFolder[tuple[str, Outcome]]):
     """Answers by candidate and problem, with the hash of the settings that wrote each."""
 
-    records: ClassVar[str] = ANSWERS
-    identity: ClassVar[str] = IDENTITY
+    records_file: ClassVar[str] = ANSWERS
+    identity_file: ClassVar[str] = IDENTITY
     content: ClassVar[str] = "a search"
     option: ClassVar[str] = "--run"
 

@@ -21,12 +21,12 @@ from reason_spec.accelerator import Accelerator
 from reason_spec.engines.generation import EngineRequest
 from reason_spec.errors import DataError, ResumeError, first_mistake
 from reason_spec.evaluation.prompts import messages_for, stops_for
-from reason_spec.evaluation.records import RecordFile, read_records, writing
+from reason_spec.evaluation.records import RecordFile, other_or_fresh, read_records, writing
 from reason_spec.strategies.draft_ahead import can_share_tokens
 from reason_spec.tasks.grading import Grader
 from reason_spec.types import Prefix, Problem
 
-_REMEDY: Final = "Name another folder with --output, or start anew with --fresh."
+_REMEDY: Final = other_or_fresh()
 
 
 @dataclass(frozen=True, slots=True)
