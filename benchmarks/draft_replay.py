@@ -97,11 +97,11 @@ def replay(texts: Sequence[Text], rule: Rule, costs: Costs) -> list[Work]:
             seen = {one.path: one for one in text.places[place - 1]}
             coming = text.tokens[place:]
             nodes, lanes = rule.draft(seen, place, coming)
-            came = coming[: 1 + num_accepted(nodes, coming[:-1])]
+            generated = coming[: 1 + num_accepted(nodes, coming[:-1])]
             pass_ms = costs.target(1 + len(nodes.tokens))
             ms = pass_ms + sum(map(costs.draft, lanes))
-            rule.learn(came, len(nodes.tokens), pass_ms, ms)
-            place += len(came)
+            rule.learn(generated, len(nodes.tokens), pass_ms, ms)
+            place += len(generated)
             work.passes += 1
             work.drafted += len(nodes.tokens)
             work.levels += len(lanes)

@@ -60,7 +60,7 @@ class Rule(Protocol):
             coming: the rest of the text. Its last token cannot be drafted, since a pass adds one of its own.
         """
 
-    def learn(self, came: Sequence[int], num_drafted: int, pass_ms: float, ms: float) -> None:
+    def learn(self, generated: Sequence[int], num_drafted: int, pass_ms: float, ms: float) -> None:
         """Take the tokens of a pass, its time, and its time with that of the draft model."""
 
 
@@ -122,8 +122,8 @@ class ChainRule:
         self._drafted = as_chain(found.tokens[:length], found.chances[:length])
         return Draft(self._drafted, (1,) * len(self._drafted.tokens))
 
-    def learn(self, came: Sequence[int], num_drafted: int, pass_ms: float, ms: float) -> None:
-        self.rates.learn(self._drafted, came)
+    def learn(self, generated: Sequence[int], num_drafted: int, pass_ms: float, ms: float) -> None:
+        self.rates.learn(self._drafted, generated)
 
 
 def fixed(number: int) -> ChainRule:
@@ -183,10 +183,10 @@ class TreeRule:
                 nodes = united(self._sources, budget, _LEAST, budget, 1.0)
         return Draft(nodes, lanes)
 
-    def learn(self, came: Sequence[int], num_drafted: int, pass_ms: float, ms: float) -> None:
-        self.rates.by_rank.learn(self._sources, came)
+    def learn(self, generated: Sequence[int], num_drafted: int, pass_ms: float, ms: float) -> None:
+        self.rates.by_rank.learn(self._sources, generated)
         for source in self._sources:
-            source.learn(came)
+            source.learn(generated)
 
 
 class OwnRule(TreeRule):
@@ -220,11 +220,11 @@ class OwnRule(TreeRule):
         tokens, parents, chances, _ = found.nodes
         return Draft(Proposal(tokens[:number], parents[:number], chances[:number]), found.lanes)
 
-    def learn(self, came: Sequence[int], num_drafted: int, pass_ms: float, ms: float) -> None:
-        super().learn(came, num_drafted, pass_ms, ms)
-        self.rates.by_model.learn(self._chain, came, self._place)
+    def learn(self, generated: Sequence[int], num_drafted: int, pass_ms: float, ms: float) -> None:
+        super().learn(generated, num_drafted, pass_ms, ms)
+        self.rates.by_model.learn(self._chain, generated, self._place)
         self._times.add(1 + num_drafted, pass_ms / 1e3)
-        self._times.add_generated(len(came), ms / 1e3)
+        self._times.add_generated(len(generated), ms / 1e3)
 
     def _pays(self, so_far: Proposal, width: int) -> bool:
         cost = self._times.tokens_in(self._costs.draft(width) / 1e3)

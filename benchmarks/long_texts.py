@@ -133,14 +133,14 @@ async def runs_ahead(engine: Engine, text: Prefix, repeats: int) -> Cost:
     request = EngineRequest(Prefix((first,)), 1, delta_tokens=2 * _STEP_TOKENS)
     ahead = DraftAhead(engine, generation, request, Recorder(), max_ahead=_STEP_TOKENS, min_probability=0.0)
     ahead.confirm(answer)
-    certain = len(answer)
+    num_generated = len(answer)
 
     async def run() -> None:
-        nonlocal certain
+        nonlocal num_generated
         hint = await hints.get()
-        new = hint.tokens[certain - hint.start :]
+        new = hint.tokens[num_generated - hint.start :]
         ahead.confirm(new)
-        certain += len(new)
+        num_generated += len(new)
 
     cost = await timed(engine, len(text), "run", repeats, run)
     await ahead.close()

@@ -140,20 +140,20 @@ class Replay:
         while done < len(sample):
             sources = list(self._sources(text, table, number))
             drafts = self._tree(sources)
-            came = sample[done : done + 1 + _count_taken(drafts, sample[done:])]
+            generated = sample[done : done + 1 + _count_taken(drafts, sample[done:])]
             if self._spec.shape == "sequoia":
-                self._ranks.learn(sources, came)
+                self._ranks.learn(sources, generated)
             for source in sources:
-                source.learn(came)
-            self.passes, self.tokens = self.passes + 1, self.tokens + len(came)
+                source.learn(generated)
+            self.passes, self.tokens = self.passes + 1, self.tokens + len(generated)
             self.drafted += len(drafts.tokens)
-            for token in came:
+            for token in generated:
                 table.learn(text[-table.num_read :], NextTokens((token,), (1.0,)))
                 text.append(token)
-            done += len(came)
+            done += len(generated)
             if self._earlier is not None:
-                self._earlier.extend(number, came)
-            yield len(came)
+                self._earlier.extend(number, generated)
+            yield len(generated)
         if self._earlier is not None:
             self._earlier.close(number)
 

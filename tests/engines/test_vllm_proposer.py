@@ -213,9 +213,9 @@ def test_a_request_whose_hints_are_wrong_is_drafted_less_for() -> None:
     drafted: dict[str, list[int]] = {}
     for _ in range(15):
         new = {"right": [1, 1, 1], "wrong": [2]}
-        for name, came in new.items():
-            behind = len(batch.texts[name]) - 1 + len(came)
-            batch.proposer.offer_hint(name, Hint((1,) * 9, start=behind))
+        for name, generated in new.items():
+            start = len(batch.texts[name]) - 1 + len(generated)
+            batch.proposer.offer_hint(name, Hint((1,) * 9, start=start))
         drafted = batch.step(new)
     assert len(drafted["right"]) > len(drafted["wrong"]) + 2
 

@@ -195,15 +195,19 @@ class HeadStudent:
         target = torch.zeros(*tokens.shape, len(self._predicted), device=self._device)
         answers = labels.roll(-1, 1) != IGNORED
         target[answers] = torch.softmax(last[answers].float() @ self._target_head.T, -1)
-        came = torch.full_like(tokens, IGNORED)
-        came[:, :-1] = torch.where(labels[:, 1:] == IGNORED, IGNORED, self._place[labels[:, 1:].clamp(min=0)])
-        came[:, :-1] = torch.where((labels[:, 1:] != IGNORED) & (came[:, :-1] == IGNORED), -1, came[:, :-1])
-        came[:, 0] = IGNORED
+        next_tokens = torch.full_like(tokens, IGNORED)
+        next_tokens[:, :-1] = torch.where(
+            labels[:, 1:] == IGNORED, IGNORED, self._place[labels[:, 1:].clamp(min=0)]
+        )
+        next_tokens[:, :-1] = torch.where(
+            (labels[:, 1:] != IGNORED) & (next_tokens[:, :-1] == IGNORED), -1, next_tokens[:, :-1]
+        )
+        next_tokens[:, 0] = IGNORED
         attend = _DraftAttention()
         places = torch.arange(tokens.shape[1], device=self._device)
         # Later steps leave out what is before all answers; drafts of `count` tokens see no further back.
         first = max(0, min(len(text.prompt) for text in batch) - 1 - count)
-        came, target = came[:, first:], target[:, first:]
+        next_tokens, target = next_tokens[:, first:], target[:, first:]
         with mixed_precision(self._device):
             before = _shifted(self._head.features(states), 1)
         found = []
@@ -213,9 +217,9 @@ class HeadStudent:
                 if step == 0:
                     hidden, embedded, places = hidden[:, first:], embedded[:, first:], places[first:]
                 # The first token has no feature before it, and no place in the context of the head.
-                wanted_at = (came != IGNORED) & (places > step)
+                wanted_at = (next_tokens != IGNORED) & (places > step)
                 logits = self._head.logits(hidden[wanted_at])
-            found.append((logits, target[wanted_at], torch.where(wanted_at, came, IGNORED)))
+            found.append((logits, target[wanted_at], torch.where(wanted_at, next_tokens, IGNORED)))
             before = _shifted(hidden, 1)
         return found
 
