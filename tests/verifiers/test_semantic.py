@@ -58,14 +58,20 @@ def num_accepted(encoder: PairEncoder, cases: list[dict[str, str]], threshold: f
 
 
 def test_hardly_any_other_step_labelled_by_hand_is_accepted(encoder: PairEncoder) -> None:
-    """Two announcements are taken for questions, and a sentence for itself with "R = 6S" behind it."""
+    """At most one step with a number, and two without.
+
+    The one is a sentence beside the same sentence with "R = 6S" behind it. The formula restates the
+    sentence; the pair is labelled as different, so its acceptance counts as an error. The two are
+    announcements, taken for questions after the same thing.
+    """
     others = [case for case in REAL if not case["same"]]
     assert len(others) + len(CHANGED) == 158
     # The number of a list item is none of the step.
     without = [case for case in others if not any(re.search(r"\d(?!\. )", case[side]) for side in "ab")]
     with_number = [case for case in others if case not in without]
     assert len(with_number) > 40
-    assert num_accepted(encoder, [case for case in with_number if "R = 6S" not in case["b"]]) == 0
+    wrong = [case["b"] for case in with_number if num_accepted(encoder, [case])]
+    assert wrong in ([], [case["b"] for case in with_number if "R = 6S" in case["b"]])
     assert num_accepted(encoder, without) <= 2
     assert num_accepted(encoder, CHANGED) == 0
 

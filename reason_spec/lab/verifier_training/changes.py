@@ -29,9 +29,11 @@ _OTHER_OPERATION: Final = {
 }  # fmt: skip
 _SUBTRACTION: Final = re.compile(r"(?<![\w.^{+*/-])(?<![-+*/^] )(\d+)( ?[-/÷−] ?)(\d+)(?![\w.}*/^]|\)\^)")
 _VERB: Final = re.compile(
-    r"\b(is|are|was|were|(?<!per )(?<!each )(?<!a )(?<!the )(?<!one )(?<!/)can|must|will|should|would)\b"
+    r"\b(is|are|was|were|must|will|should|would|"
+    r"(?:(?<=\bI )|(?<=\b[HhWw]e )|(?<=\b[Ii]t )|(?<=\b[Ss]he )|(?<=\b[Yy]ou )|(?<=\b[Tt]hey ))can)\b"
     r"(?! not|,|\.|n't)"
 )
+"""A verb that may be negated; "can" only behind a pronoun, because elsewhere it may be a tin."""
 _NEGATED: Final = re.compile(r"\b(is|are|was|were|can|must|will|should|would) not\b|\bcannot\b")
 _QUESTION: Final = re.compile(r"\b(?:how|what|which|who|whose|where|when|why|whether)\b|\?", re.IGNORECASE)
 """Where a verb may stand before its subject: "what is not the cost" says nothing."""
@@ -143,7 +145,7 @@ def change_variable(text: str, rng: Random) -> str | None:
 
 def change_stance(text: str, rng: Random) -> str | None:
     """Make a statement a doubt, a guess or the correction of the step before."""
-    if not text[:1].isalnum() or _QUESTION.search(text):
+    if not text[:1].isalnum() or "?" in text:
         return None
     if (statement := _STATES.match(text)) and rng.random() < 0.6:
         rest = text[statement.start(1) :]

@@ -65,6 +65,7 @@ _DIRECTIONS: Final = (
         "adults:children boys:girls men:women mother:father sister:brother sisters:brothers "
         "\\geq:\\leq \\ge:\\le",
         r"(?<![-\w])",
+        r"(?!['’])",
     ),
     *_both("multiply:divide multiplying:dividing multiplied:divided", behind=r"(?= [^.;:\n]*\bby\b)"),
     *_both("bought:sold buys:sells", behind=r"(?= (?:\d|the|a|an|all|his|her|their|some|[a-z]+s)\b)"),
@@ -105,7 +106,6 @@ _UNITS: Final = (
     ),
     *_both("length:width width:height radius:diameter area:perimeter", _DET, r"(?= (?:of|is|was)\b)"),
     *_both("\\sin:\\cos sine:cosine"),
-    *_both("price:number cost:number", _DET + r"|(?<=total )", r"(?= of [a-z]+s\b)"),
 )  # fmt: skip
 _DEGREES_OF_HEAT: Final = re.compile(r"degrees (?:Fahrenheit|Celsius|warm|cold|hot|cool)")
 _RESULT: Final = re.compile(r"(?:=|\bequals|\bis|\bgives)\s*[\\$({]*[\d.,]+[)}]*\s*(?:\\text\{\s*)?$")
@@ -148,6 +148,11 @@ _WHO: Final = frozenset(
     "adults children boys girls men women mother father sister brother sisters brothers".split()
 )
 """Put beside itself, each says nonsense: the brother ate more than the brother."""
+_JOINT: Final = re.compile(r"\b(?:and|or|plus)\b|[&+,]")
+"""What makes a list or a sum of two names."""
+_JOINED_WORDS: Final = 3
+"""Most words between two names that are joined: "Tom's red pens and Ana's"."""
+_POSSESSIVES: Final = "my|your|his|her|its|our|their"
 _COMPILED_DIRECTIONS: Final = _compiled(_DIRECTIONS)
 _COMPILED_UNITS: Final = _compiled(_UNITS)
 
@@ -160,10 +165,7 @@ def change_direction(text: str, rng: Random) -> str | None:
         for at in pattern.finditer(text)
         if other not in _WHO or not _has(text, other)
     ]
-    if not found:
-        return None
-    start, end, other = rng.choice(found)
-    return put_word(text, start, end, other)
+    return _put_one(text, found, rng)
 
 
 def change_unit(text: str, rng: Random) -> str | None:
@@ -174,10 +176,12 @@ def change_unit(text: str, rng: Random) -> str | None:
             is_result = _RESULT.search(text[: at.start()]) is not None
             if (is_result or not _has(text, other)) and not _DEGREES_OF_HEAT.match(text, at.start()):
                 found.append((at.start(), at.end(), other))
-    if not found:
-        return None
-    start, end, other = rng.choice(found)
-    return put_word(text, start, end, other)
+    return _put_one(text, found, rng)
+
+
+def _put_one(text: str, found: Found, rng: Random) -> str | None:
+    """Return a text with one of the exchanges that were found; None where there are none."""
+    return put_word(text, *rng.choice(found)) if found else None
 
 
 def _has(text: str, word: str) -> bool:
@@ -210,7 +214,7 @@ def exchange_nouns(text: str, nouns: Sequence[str], rng: Random) -> str | None:
             if not re.search(rf"\b(?:{other}|{singular(other)})\b", text, re.IGNORECASE):
                 if is_whole:
                     choices.append((own, other))
-            elif results and len(own) > 0:
+            elif results:
                 choices.append((results[-1:], other))
     if not choices:
         return None
@@ -230,12 +234,29 @@ def exchange_persons(text: str, persons: Sequence[str], rng: Random) -> str | No
 
 
 def swap_persons(text: str, persons: Sequence[str]) -> str | None:
-    """Let the first two persons that a step names change places."""
+    """Let the first two persons that a step names change places.
+
+    Not where a list, a sum or "between" joins them ("Tom's pens + Ana's pens" says the same either way), nor
+    behind a possessive pronoun: of "Ana sells her Dad's pens" would be left "Dad sells her Ana's pens".
+    """
     named = [name for name in dict.fromkeys(re.findall(r"\b[A-Z][a-z]{2,}\b", text)) if name in persons][:2]
-    # "Tom and Ana have" says the same either way.
-    if len(named) < 2 or re.search(rf"\b{named[0]}(?:'s)? (?:and|or|&|\+) {named[1]}\b", text):
+    if len(named) < 2 or _are_joined(text, *named):
+        return None
+    if re.search(rf"\b(?:{_POSSESSIVES}) (?:\S+ ){{0,2}}(?:{'|'.join(named)})\b", text, re.IGNORECASE):
         return None
     swap = dict(zip(named, reversed(named), strict=True))
     # Of "Lewis'" only the mark would be left.
     pattern = rf"\b({'|'.join(named)})\b('(?!s))?"
     return re.sub(pattern, lambda at: swap[at[1]] + "'s" * bool(at[2]), text)
+
+
+def _are_joined(text: str, one: str, other: str) -> bool:
+    """Whether a list, a sum or "between" joins two names, in either order."""
+    if re.search(rf"\bbetween\b[^.;:\n]*\b(?:{one}|{other})\b", text, re.IGNORECASE):
+        return True
+    return any(
+        _JOINT.search(at[1]) is not None and len(re.findall(r"\w+", _JOINT.sub(" ", at[1]))) <= _JOINED_WORDS
+        for first, second in ((one, other), (other, one))
+        # The last place of the first name before the second one.
+        for at in re.finditer(rf"\b{first}\b(?:['’]s?)?((?:(?!\b{first}\b)[^.;:\n])*?)\b{second}\b", text)
+    )

@@ -33,11 +33,11 @@ _MIN_WORDS: Final = 3
 _SENTENCE: Final = re.compile(r"(?<=[a-zA-Z\d)%\]}][.!?]) +(?=[A-Z\d(\\*])|\n+")
 _WORD: Final = re.compile(r"[a-z]{3,}")
 _STOP_WORDS: Final = frozenset(
-    "the and that this with for from are was were has have had will can now then first next step let's let "
-    "find calculate determine need how many much total number find out so there they them his her its text "
-    "times frac boxed into our per each asking asks asked question problem know known want wants need "
-    "needs needed figure given giving says said tells states stated able could would should actually also "
-    "just exactly answer step steps solve solution therefore thus hence since because let here okay".split()
+    "the and that this with for from are was were has have had will can now then first next step let find "
+    "calculate determine need how many much total number out there they them his her its text times frac "
+    "boxed into our per each asking asks asked question problem know known want wants needs needed figure "
+    "given giving says said tells states stated able could would should actually also just exactly answer "
+    "steps solve solution therefore thus hence since because here okay".split()
 )
 """Words that say nothing of what a step is about."""
 _TOO_LOOSE: Final = 4.0
@@ -170,7 +170,9 @@ def _does_the_same(kind: str, text: str, other: _Unit) -> bool:
 
     A sentence more is no other step where both make the same calculations and have the same numbers: it only
     leads to them; so does a result without its calculation. Without a calculation on both sides, a step that
-    shares most words of the shorter one and has no number of its own may announce or repeat the other one.
+    shares half of the words of the shorter one and has no number of its own may announce or repeat the other
+    one. If only one of the two doubts or asks, they are another step only where neither has a number: beside
+    a number "check" or "not" seldom changes what a step says of it.
     """
     if kind not in _A_SENTENCE_MORE | _BY_PLACE:
         return False

@@ -11,6 +11,8 @@ from collections.abc import Callable, Mapping
 from random import Random
 from typing import Final
 
+from reason_spec.lab.verifier_training.words import put_word
+
 _OPENING: Final = (
     "So, ", "Now, ", "Next, ", "Then, ", "Thus, ", "Therefore, ", "Hence, ", "First, ", "Finally, ", "Okay, ",
     "To continue, ", "In this step, ", "Let's see: ",
@@ -34,7 +36,7 @@ _WORDS: Final[Mapping[str, tuple[str, ...]]] = {
     one: tuple(other for other in group.split("|") if other != one)
     for group in (
         "calculate|compute|work out|figure out", "find|determine", "so|thus|therefore|hence",
-        "need to|have to|must", "because|since", "in total|altogether", "this gives|this yields",
+        "need to|have to", "because|since", "in total|altogether", "this gives|this yields",
         "we get|we obtain", "bought|purchased", "each|every",
         "remaining|left over", "amount of money|sum of money", "first of all|to begin with",
         "let's|let us", "can't|cannot", "doesn't|does not", "isn't|is not", "it's|it is", "that's|that is",
@@ -47,12 +49,28 @@ _WORDS: Final[Mapping[str, tuple[str, ...]]] = {
         "add up|add together", "combine|put together", "note that|notice that|observe that",
     )
     for one in group.split("|")
-} | {"buys": ("purchases",), "in all": ("in total", "altogether")}  # fmt: skip
+} | {
+    "buys": ("purchases",), "in all": ("in total", "altogether"), "must": ("have to", "need to"),
+}  # fmt: skip
+_NO_NEGATION: Final = r"(?<!not )(?<!n't )"
+_CLAUSE: Final = r"(?<=[.,;:(] )|(?<![^\n])"
+"""The place where a clause begins."""
+_IS_HERE: Final = r"(?! (?:been|had|got|gone|taken|made|[a-z]+ed)\b)(?= [\w$\\])"
+"""What stands behind "it's" for "it is": not behind "it's been"."""
+_TIME: Final = (
+    r"(?:(?:the|this) (?:beginning|start|last|first|time|day|end|year|week|month)|\w+day|\w+uary|"
+    r"march|april|may|june|july|august|\w+ber)"
+)
+"""What "since" stands before where it does not mean "because"."""
+_OBJECT: Final = r"(?= (?:an?|the|his|her|their|all|one|\d|\$))"
 _PLACES: Final[Mapping[str, tuple[str, str]]] = {
-    "so": (r"(?<=[.,;:(] )|(?<![^\n])", r"(?! (?:that|far|many|much|on|as)\b)"),
+    "so": (_CLAUSE, r"(?! (?:that|far|many|much|on|as)\b)"),
+    "thus": (_CLAUSE, ""),
+    "therefore": (_CLAUSE, ""),
     "find": ("", r"(?! out\b)"),
-    "need to": (r"(?<!not )(?<!n't )(?<!to )(?<!will )(?<!would )(?<!may )(?<!might )", ""),
-    "have to": (r"(?<!not )(?<!n't )(?<!to )(?<!will )(?<!would )(?<!may )(?<!might )", ""),
+    "need to": (_NO_NEGATION, ""),
+    "have to": (_NO_NEGATION, ""),
+    "must": (r"(?<=\bI )|(?<=\bwe )|(?<=\byou )|(?<=\bthey )", r"(?! (?:not|also not|have)\b)(?= [a-z])"),
     "each": (
         "",
         r"(?= (?!has|have|is|was|other|cost|get|time|will|would|can|one|pay|with|of)[a-z]+[^s\W](?: |[.,:]))",
@@ -68,18 +86,32 @@ _PLACES: Final[Mapping[str, tuple[str, str]]] = {
     **dict.fromkeys(
         ("it is", "that is", "there is", "there are", "we are", "we will", "is not"), ("", r"(?= [\w$\\])")
     ),
-    "since": ("", r"(?= (?:the|each|every|he|she|they|there|it|we|this|\d|[A-Z]))"),
+    **dict.fromkeys(("it's", "that's", "there's"), ("", _IS_HERE)),
+    "since": (
+        r"(?<!years )(?<!months )(?<!weeks )(?<!days )(?<!hours )(?<!been )",
+        rf"(?! {_TIME}\b)(?= (?:(?:the|this|each|every|he|she|they|there|it|we)\b|\d|(?-i:[A-Z])))",
+    ),
+    "because": (r"(?<!is )(?<!was )(?<!'s )(?<!not )(?<!just )(?<!only )", r"(?! of\b|,)"),
+    "gets": ("", _OBJECT),
+    "finishes": ("", _OBJECT),
+    "requires": ("", _OBJECT),
+    "needs": ("", _OBJECT),
+    "add up": ("", r"(?! to\b)"),
+    "comes to": ("", r"(?= [\d$\\])"),
+    "this gives": ("", r"(?! (?:us|him|her|them|me)\b)"),
+    "half of": (
+        r"(?<!\ba )(?<!\bthe )(?<!other )(?<!first )(?<!second )(?<!last )(?<!this )(?<!his )(?<!her )",
+        "",
+    ),
+    "answer": (r"(?<=the )|(?<=our )", r"(?= is\b|:)"),
 }
 """Where alone a word may be exchanged: what stands before and behind it."""
 _WORD: Final = re.compile(
     r"(?<![\w\\$'-])(?:"
     + "|".join(
-        "{}{}{}".format(
-            f"(?:{_PLACES[word][0]})" if word in _PLACES else "",
-            re.escape(word),
-            f"(?:{_PLACES[word][1]})" if word in _PLACES else "",
-        )
+        f"(?:{before}){re.escape(word)}(?:{behind})"
         for word in sorted(_WORDS, key=len, reverse=True)
+        for before, behind in [_PLACES.get(word, ("", ""))]
     )
     + r")(?![\w'-])",
     re.IGNORECASE,
@@ -126,7 +158,7 @@ def change_word(text: str, rng: Random) -> str | None:
     other = rng.choice(_WORDS[at[0].lower()])
     if at[0][0].isupper():
         other = other[0].upper() + other[1:]
-    return text[: at.start()] + other + text[at.end() :]
+    return put_word(text, at.start(), at.end(), other)
 
 
 def change_digits(text: str, rng: Random) -> str | None:

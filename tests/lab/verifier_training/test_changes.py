@@ -59,7 +59,10 @@ def test_only_plurals_that_the_problem_counts_are_nouns() -> None:
 @pytest.mark.parametrize(
     ("plural", "one"),
     [("boxes", "box"), ("pens", "pen"), ("children", "child"), ("pies", "pie"), ("ponies", "pony"),
-     ("houses", "house"), ("branches", "branch"), ("glasses", "glass"), ("pages", "page")],
+     ("houses", "house"), ("branches", "branch"), ("glasses", "glass"), ("pages", "page"),
+     ("sandwiches", "sandwich"), ("peaches", "peach"), ("coaches", "coach"), ("beaches", "beach"),
+     ("headaches", "headache"), ("prizes", "prize"), ("sizes", "size"), ("dishes", "dish"),
+     ("heroes", "hero"), ("wolves", "wolf"), ("scarves", "scarf")],
 )  # fmt: skip
 def test_singular(plural: str, one: str) -> None:
     assert singular(plural) == one
@@ -92,8 +95,25 @@ def test_persons_change_places_but_not_in_a_list() -> None:
     names = ("Ana", "Tom")
     assert swap_persons("So Ana gives Tom 5 pens.", names) == "So Tom gives Ana 5 pens."
     assert swap_persons("From Lewis' cost take Ana's.", ("Ana", "Lewis")) == "From Ana's cost take Lewis's."
-    assert swap_persons("So Ana and Tom have 5 pens.", names) is None
+    assert swap_persons("Tom's 5 pens are more than Ana's.", names) == "Ana's 5 pens are more than Tom's."
     assert swap_persons("Two Ana: 19 years", names) is None
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "So Ana and Tom have 5 pens.",
+        "Tom's pens + Ana's pens = 5",
+        "Add what Tom plus Ana have.",
+        "We have Tom's red pens, Ana's pens and others.",
+        "The difference between Tom's age and Ana's is 5.",
+        "It is the difference between what Tom has and what the others and Ana have.",
+        "Ana has been selling her Tom's collection.",
+        "Tom's pens are with his older sister Ana.",
+    ],
+)
+def test_persons_do_not_change_places_where_it_says_the_same_or_a_pronoun_shows_whose(text: str) -> None:
+    assert swap_persons(text, ("Ana", "Tom")) is None
 
 
 def test_a_person_is_exchanged_where_no_pronoun_says_which() -> None:
@@ -104,16 +124,34 @@ def test_a_person_is_exchanged_where_no_pronoun_says_which() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "changed"),
+    ("change", "text", "changed"),
     [
-        ("He runs 60 miles in an hour.", "He runs 60 miles in a day."),
-        ("It takes 2 hours.", "It takes 2 minutes."),
-        ("That is 14 hours per week.", "That is 14 hours per day."),
-        ("3 hours * 60 minutes/hour = 180 minutes", "3 hours * 60 minutes/hour = 180 seconds"),
+        (change_unit, "He runs 60 miles in an hour.", "He runs 60 miles in a day."),
+        (change_unit, "It takes 2 hours.", "It takes 2 minutes."),
+        (change_unit, "That is 14 hours per week.", "That is 14 hours per day."),
+        (change_unit, "3 hours * 60 minutes/hour = 180 minutes", "3 hours * 60 minutes/hour = 180 seconds"),
+        (change_direction, "Tom has 5 more pens than Ana.", "Tom has 5 fewer pens than Ana."),
+        (change_direction, "Tom has 5 more than Ana.", "Tom has 5 less than Ana."),
+        (change_direction, "The sum of the angles is 180.", "The difference of the angles is 180."),
+        (change_direction, "We multiply 3 by 12.", "We divide 3 by 12."),
+        (change_direction, "In the first week he reads.", "In the last week he reads."),
+        (change_direction, "He bought 5 pens.", "He sold 5 pens."),
+        (change_direction, "The 5 children eat.", "The 5 adults eat."),
+        (change_negation, "He can buy 4 cans.", "He can not buy 4 cans."),
+        (change_stance, "Those who pay get 5 pens.", "That was wrong. Those who pay get 5 pens."),
+        (change_stance, "This is where 5 of them live.", "Actually, no. This is where 5 of them live."),
+        (change_word, "Since Tom has 5 pens, he stops.", "Because Tom has 5 pens, he stops."),
+        (change_word, "Tom stops because he has 5.", "Tom stops since he has 5."),
+        (change_word, "We must add 5.", "We have to add 5."),
+        (change_word, "It's 5 now.", "It is 5 now."),
+        (change_word, "He gets 5 pens.", "He receives 5 pens."),
+        (change_word, "It takes an entire day.", "It takes a whole day."),
     ],
 )
-def test_another_unit_is_grammatical(text: str, changed: str) -> None:
-    assert changed in found(change_unit, text)
+def test_another_word_is_grammatical(
+    change: Callable[[str, Random], str | None], text: str, changed: str
+) -> None:
+    assert changed in found(change, text)
 
 
 def test_no_unit_is_put_beside_itself() -> None:
@@ -123,59 +161,48 @@ def test_no_unit_is_put_beside_itself() -> None:
 
 
 @pytest.mark.parametrize(
-    "text",
+    ("change", "text"),
     [
-        "It is 80 degrees Fahrenheit.",
-        "He works a 7-day week.",
-        "The price per pen",
-        "A number of them",
+        (change_unit, "It is 80 degrees Fahrenheit."),
+        (change_unit, "He works a 7-day week."),
+        (change_unit, "The total cost of pens is $5."),
+        (change_unit, "The number of pens is 5."),
+        (change_direction, "First, add up what is left over."),
+        (change_direction, "Each box has 12 pens."),
+        (change_direction, "He grew 3 inches over the summer."),
+        (change_direction, "We start with 100 cookies."),
+        (change_direction, "He spent 3 hours there."),
+        (change_direction, "That matches the total given."),
+        (change_direction, "He is 5 years old."),
+        (change_direction, "The answer to the last step is the final answer."),
+        (change_direction, "Once more, even if it is no longer so."),
+        (change_direction, "This gives 36 pens, all of them red."),
+        (change_direction, "His sister ate as many as his brother."),
+        (change_direction, "The children's toys cost $5."),
+        (change_negation, "How many pens does Tom have?"),
+        (change_negation, "Find what is the cost."),
+        (change_negation, "4 cans * 3 tomatoes per can = 12 tomatoes"),
+        (change_negation, "The can costs $2, as much as another can does."),
+        (change_stance, "What is the price?"),
+        (change_word, "They get 5 pens each of them."),
+        (change_word, "That leaves so many pens."),
+        (change_word, "We do not have to add."),
+        (change_word, "Find out who he is, or what it is."),
+        (change_word, "A whole number comes in all boxes."),
+        (change_word, "Tom lives there since birth."),
+        (change_word, "He runs since then, since Monday and since the start."),
+        (change_word, "He stops because of rain."),
+        (change_word, "He must stop."),
+        (change_word, "We must not stop."),
+        (change_word, "Tom gets up and comes to school."),
+        (change_word, "Now it's been 5 days."),
+        (change_word, "Tom needs to stop."),
     ],
 )
-def test_a_unit_is_not_exchanged_where_it_makes_nonsense(text: str) -> None:
-    assert found(change_unit, text) == {None}
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "First, add up what is left over.",
-        "Each box has 12 pens.",
-        "He grew 3 inches over the summer.",
-        "We start with 100 cookies.",
-        "He spent 3 hours there.",
-        "That matches the total given.",
-        "He is 5 years old.",
-        "The answer to the last step is the final answer.",
-        "Once more, even if it is no longer so.",
-        "This gives 36 pens, all of them red.",
-        "His sister ate as many as his brother.",
-    ],
-)
-def test_a_word_that_only_looks_like_a_direction_stays(text: str) -> None:
-    assert found(change_direction, text) == {None}
-
-
-@pytest.mark.parametrize(
-    ("text", "changed"),
-    [
-        ("Tom has 5 more pens than Ana.", "Tom has 5 fewer pens than Ana."),
-        ("Tom has 5 more than Ana.", "Tom has 5 less than Ana."),
-        ("The sum of the angles is 180.", "The difference of the angles is 180."),
-        ("We multiply 3 by 12.", "We divide 3 by 12."),
-        ("In the first week he reads.", "In the last week he reads."),
-        ("He bought 5 pens.", "He sold 5 pens."),
-    ],
-)
-def test_a_direction_is_turned(text: str, changed: str) -> None:
-    assert changed in found(change_direction, text)
-
-
-@pytest.mark.parametrize(
-    "text",
-    ["How many pens does Tom have?", "Find what is the cost.", "4 cans * 3 tomatoes per can = 12 tomatoes"],
-)
-def test_neither_a_question_nor_a_noun_is_negated(text: str) -> None:
-    assert found(change_negation, text) == {None}
+def test_no_word_is_exchanged_where_it_makes_nonsense(
+    change: Callable[[str, Random], str | None], text: str
+) -> None:
+    assert found(change, text) == {None}
 
 
 def test_a_statement_is_negated_once() -> None:
@@ -191,7 +218,6 @@ def test_a_doubt_is_a_sentence(text: str) -> None:
     for other in found(change_stance, text):
         assert other is not None
         assert not re.search(r"(?:aybe|erhaps|that) (?:So|Therefore|The|\d)", other), other
-    assert found(change_stance, "What is the price?") == {None}
 
 
 def test_words_inside_a_formula_are_no_variables() -> None:
@@ -208,20 +234,6 @@ def test_a_dropped_sentence_leaves_words() -> None:
 def test_no_opening_comes_before_another_one() -> None:
     for text in ("Wait, but is it so?", "Alternatively, he has 5.", "However, 5 is less."):
         assert found(change_opening, text) == {None}
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "They get 5 pens each of them.",
-        "That leaves so many pens.",
-        "We do not have to add.",
-        "Find out who he is, or what it is.",
-        "A whole number comes in all boxes.",
-    ],
-)
-def test_no_word_is_rewritten_where_its_synonym_does_not_fit(text: str) -> None:
-    assert found(change_word, text) == {None}
 
 
 def test_an_article_fits_its_word() -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-from collections import Counter
 from random import Random
 
 import pytest
@@ -13,8 +11,8 @@ from hypothesis import strategies as st
 from reason_spec.lab.verifier_training.changes import Problem, changed_steps
 from reason_spec.lab.verifier_training.mining import StepPair, mine_pairs
 from reason_spec.lab.verifier_training.rewrites import REWRITES, rewritten
-from reason_spec.verifiers.evidence import same_work, stem
-from reason_spec.verifiers.objections import find_objection, missing_numbers
+from reason_spec.verifiers.evidence import same_work
+from reason_spec.verifiers.objections import find_objection
 from reason_spec.verifiers.quantities import read_quantities
 from reason_spec.verifiers.semantic import squeezed
 
@@ -134,16 +132,16 @@ def test_what_is_no_calculation_formula_name_or_noun_is_not_changed(step: str, k
 
 def test_an_exchanged_word_contradicts_the_step_beside_it() -> None:
     """A step that names no unit, person or thing may be the other one with another unit."""
+    solutions = {"one": "So Tom runs 3 * 20 = 60 miles.", "two": "Together Tom runs 3 * 20 = 60."}
     exchanged = [
         pair
         for seed in range(12)
-        for pair in mine_pairs("1", QUESTION, SOLUTIONS, seed)
-        if pair.kind in ("unit", "direction", "noun of the problem", "name of the problem", "entity")
+        for pair in mine_pairs("1", "Tom runs 20 miles a day. How far is it?", solutions, seed)
+        if pair.kind == "unit"
     ]
     assert exchanged
     for pair in exchanged:
-        words = [Counter(map(stem, re.findall("[a-z]+", text.lower()))) for text in (pair.a, pair.b)]
-        assert words[1] - words[0], pair
+        assert "miles" in pair.b, pair
 
 
 @pytest.mark.parametrize(
@@ -178,15 +176,19 @@ def test_a_result_and_its_calculation_are_not_labelled_as_different() -> None:
 
 def test_a_step_carried_on_has_a_number_more() -> None:
     """Else the sentence more may only say what the other step implies."""
-    carried = [
-        pair
-        for seed in range(8)
-        for pair in mine_pairs("1", QUESTION, SOLUTIONS, seed)
-        if pair.kind in ("carried on", "the step before too")
-    ]
-    assert carried
-    for pair in carried:
-        assert missing_numbers(read_quantities(pair.a), read_quantities(pair.b)), pair
+
+    def carried(one: str, two: str) -> list[StepPair]:
+        solutions = {
+            "one": f"Tom runs 3 * 20 = 60 miles.\n\n{one}",
+            "two": f"Together Tom runs 3 * 20 = 60 miles.\n\n{two}",
+        }
+        question = "Tom runs 20 miles on each of 3 days. How far is it?"
+        pairs = [pair for seed in range(8) for pair in mine_pairs("1", question, solutions, seed)]
+        assert any(pair.kind == "calculation" for pair in pairs)
+        return [pair for pair in pairs if pair.kind in ("carried on", "the step before too")]
+
+    assert not carried("Hmm, let me check that once more.", "Wait, is that right so far?")
+    assert carried("He pays 75 dollars for that.", "So Tom pays 75 dollars.")
 
 
 def test_a_step_that_only_explains_more_is_not_labelled_as_another_one() -> None:
