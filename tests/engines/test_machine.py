@@ -12,7 +12,7 @@ from reason_spec.engines.machine import mixed_precision
 def test_products_are_in_bfloat16_only_where_the_cpu_has_it(
     supported: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", lambda: supported)
+    monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: supported)
     layer = torch.nn.Linear(8, 8)
     with mixed_precision(torch.device("cpu")):
         assert layer(torch.ones(2, 8)).dtype == (torch.bfloat16 if supported else torch.float32)
