@@ -64,6 +64,14 @@ def verifier_train(
     epochs: Annotated[
         float, typer.Option(min=0, help="Times that all pairs are trained on; 0: only calibrate.")
     ] = 1.0,
+    hard_pairs: Annotated[
+        int,
+        typer.Option(
+            min=0,
+            metavar="N",
+            help="step: draw N pairs, those that the encoder of --start has wrong more often; 0: each pair once.",
+        ),
+    ] = 0,
     threads: Annotated[int, typer.Option(min=1, help="Threads of the processor.")] = 1,
     risk: Annotated[
         float, typer.Option(min=0, max=0.5, help="Share of changed steps that the threshold may accept.")
@@ -100,7 +108,13 @@ def verifier_train(
     else:
         pairs_of = partial(_read_pairs, flags, files or (), seed, leave_out or (), screen)
         found = _train_encoder(
-            pairs_of, output, TrainingPlan(epochs, threads, seed), start, risk, screen, fresh=fresh
+            pairs_of,
+            output,
+            TrainingPlan(epochs, threads, seed, hard_pairs),
+            start,
+            risk,
+            screen,
+            fresh=fresh,
         )
         line = trained_line(found, output)
     typer.echo(json.dumps({"output": str(output), **asdict(found)}) if as_json else line)
@@ -150,15 +164,21 @@ def _train_encoder(
     if fresh:
         shutil.rmtree(output / "checkpoints", ignore_errors=True)
     screen.say(f"Training the encoder; {len(pairs)} pairs were made")
-    with screen.bar("batches") as bar:
+    with screen.bar("") as bar:
+        scored = bar.add_task("Reading pairs", total=None, visible=False)
         task = bar.add_task("Training", total=None)
+
+        def show_scored(done: int, number: int) -> None:
+            bar.update(scored, completed=done, total=number, visible=True)
 
         def show(step: int, steps: int) -> None:
             bar.update(task, completed=step, total=steps)
             if bar.disable and step % max(1, steps // 10) == 0:
                 screen.say(f"  {step} of {steps} batches")
 
-        return train_verifier(pairs, output, plan, trained=trained, risk=risk, on_step=show)
+        return train_verifier(
+            pairs, output, plan, trained=trained, risk=risk, on_step=show, on_scored=show_scored
+        )
 
 
 def trained_line(found: TrainedVerifier, output: Path) -> str:

@@ -14,6 +14,7 @@ from reason_spec.errors import DataError, SettingsError
 from reason_spec.evaluation.statistics import Interval, exact_interval
 from reason_spec.lab.verifier_training.encoder import prune_encoder
 from reason_spec.lab.verifier_training.export import calibrate, export_encoder, read_logits
+from reason_spec.lab.verifier_training.hard_pairs import OnPairs, draw_hard_pairs
 from reason_spec.lab.verifier_training.mining import StepPair
 from reason_spec.lab.verifier_training.training import OnStep, TrainingPlan, choose_pairs, train_encoder
 from reason_spec.verifiers.encoder import find_packaged_model
@@ -72,6 +73,7 @@ def train_verifier(
     trained: Path | None = None,
     risk: float = RISK,
     on_step: OnStep = lambda _step, _steps: None,
+    on_scored: OnPairs = lambda _scored, _pairs: None,
 ) -> TrainedVerifier:
     """Train a verifier's encoder into a folder; a stopped training goes on.
 
@@ -79,14 +81,19 @@ def train_verifier(
         start: folder of an encoder to begin with; None: the packaged MiniLM.
         trained: folder with what a training wrote, to go on from; None: from ``start`` itself. With 0 epochs
             only its calibration is made anew.
+        on_scored: called while hard pairs are looked for, with the number of scored pairs and that of all.
 
     Raises:
         DataError: there are too few pairs.
-        SettingsError: 0 epochs, and no ``trained``.
+        SettingsError: 0 epochs or hard pairs, and no ``trained``.
         MissingDependencyError: a package for training is missing.
     """
     for_training, for_calibration, for_report = split_by_problem(pairs)
     chosen = choose_pairs(for_training, plan.seed) if plan.epochs else []
+    if plan.epochs and plan.hard_pairs:
+        if trained is None:
+            raise SettingsError("hard pairs are those that a trained encoder has wrong: name its folder")
+        chosen = draw_hard_pairs(chosen, trained, plan.hard_pairs, plan.seed, on_scored)
     if not plan.epochs:
         if trained is None:
             raise SettingsError(

@@ -36,11 +36,15 @@ OnStep: TypeAlias = Callable[[int, int], None]
 
 @dataclass(frozen=True, slots=True)
 class TrainingPlan:
-    """How long and on what: ``epochs`` over the pairs, ``threads`` of the processor."""
+    """How long and on what: ``epochs`` over the pairs, ``threads`` of the processor.
+
+    ``hard_pairs`` are drawn by the mistakes of the encoder that the training begins with; 0: each pair once.
+    """
 
     epochs: float = 2.0
     threads: int = 1
     seed: int = 0
+    hard_pairs: int = 0
 
 
 def choose_pairs(pairs: Sequence[StepPair], seed: int) -> list[StepPair]:

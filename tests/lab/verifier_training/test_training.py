@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import statistics
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,13 +15,15 @@ import torch
 from reason_spec.errors import DataError, SettingsError
 from reason_spec.lab.verifier_training import training
 from reason_spec.lab.verifier_training.encoder import PairClassifier, prune_encoder
-from reason_spec.lab.verifier_training.export import export_encoder, load_written, read_logits
+from reason_spec.lab.verifier_training.export import calibrate, export_encoder, load_written, read_logits
+from reason_spec.lab.verifier_training.hard_pairs import draw_hard_pairs
 from reason_spec.lab.verifier_training.mining import StepPair
 from reason_spec.lab.verifier_training.recipe import split_by_problem, train_verifier
 from reason_spec.lab.verifier_training.source import read_pairs
 from reason_spec.lab.verifier_training.training import TrainingPlan, train_encoder
 from reason_spec.shipped import shipped_weights
 from reason_spec.verifiers.encoder import find_packaged_model
+from reason_spec.verifiers.evidence import find_evidence
 from reason_spec.verifiers.pair_encoder import TOKENIZER, PairEncoder, encode_pair, load_model
 from tests.cli_runner import fail, succeed
 
@@ -154,6 +157,9 @@ def test_a_trained_folder_is_used_by_the_verifier(file: Path, start: Path, tmp_p
     with pytest.raises(SettingsError, match="trained encoder"):
         train_verifier(read_pairs([file]), tmp_path / "none", TrainingPlan(0.0))
 
+    with pytest.raises(SettingsError, match="trained encoder"):
+        train_verifier(read_pairs([file]), tmp_path / "none", TrainingPlan(hard_pairs=9), start=start)
+
     async def probability() -> float | None:
         await encoder.start()
         try:
@@ -162,6 +168,31 @@ def test_a_trained_folder_is_used_by_the_verifier(file: Path, start: Path, tmp_p
             await encoder.close()
 
     assert asyncio.run(probability()) is not None
+
+
+def test_pairs_that_an_encoder_has_wrong_are_drawn_more_often(
+    file: Path, start: Path, tmp_path: Path
+) -> None:
+    pairs = read_pairs([file])
+    export_encoder(PairClassifier(start).eval(), start / TOKENIZER, tmp_path)
+    calibration = calibrate(tmp_path, pairs, 0.1)
+    scored: list[tuple[int, int]] = []
+    drawn = draw_hard_pairs(pairs, tmp_path, 1001, 0, lambda *done: scored.append(done))
+    assert scored[-1] == (len(pairs), len(pairs))
+    assert sum(pair.same for pair in drawn) == 500
+    assert len(drawn) == 1001
+
+    def mean_mistake(of: list[StepPair]) -> float:
+        logits = read_logits(tmp_path, of)
+        return statistics.fmean(
+            abs(pair.same - calibration.probability(float(logit), find_evidence(pair.a, pair.b)))
+            for pair, logit in zip(of, logits, strict=True)
+        )
+
+    for same in (True, False):
+        of_label = [pair for pair in drawn if pair.same is same]
+        assert mean_mistake(of_label) > 1.05 * mean_mistake([pair for pair in pairs if pair.same is same])
+    assert drawn == draw_hard_pairs(pairs, tmp_path, 1001, 0)
 
 
 def test_the_command_trains_and_bad_lines_are_named(
