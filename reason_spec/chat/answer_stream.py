@@ -9,8 +9,10 @@ from typing import Final
 
 from reason_spec.accelerator import Accelerator
 from reason_spec.accelerator.thinking import Thinking
-from reason_spec.chat.base import ChatEvent, TextDelta, ToolCallDelta
-from reason_spec.chat.call_forms import HARMONY, CallParser, Found
+from reason_spec.chat.base import ChatEvent, TextDelta, TokenLogprob, ToolCallDelta
+from reason_spec.chat.call_forms import CallParser, Found
+from reason_spec.chat.channel_calls import ChannelParser
+from reason_spec.chat.content_logprobs import ContentLogprobs
 from reason_spec.chat.content_stops import ContentStops
 from reason_spec.chat.drafted_calls import DraftedCalls
 from reason_spec.chat.generation import GenerationStream, TextPiece
@@ -60,11 +62,13 @@ class AnswerStream:
         self._num_calls = 0
         self._stops: ContentStops | None = None
         """The stops of an answer whose headers are no part of its content."""
+        self._logprobs: ContentLogprobs | None = None
         self._drafted: DraftedCalls | None = None
         if (tools := prepared.tools) is not None:
             self._parser = parser_for(tools.form, tools.tools, parallel=tools.parallel)
-            if tools.form == HARMONY:
+            if isinstance(self._parser, ChannelParser):
                 self._stops = ContentStops(prepared.request.stops or ())
+                self._logprobs = ContentLogprobs(self._parser.fresh())
             if tools.on_drafted is not None:
                 self._drafted = DraftedCalls(tools, tools.on_drafted)
 
@@ -103,7 +107,8 @@ class AnswerStream:
             async for piece in pieces:
                 if piece.text.strip() and self._parser is not None:
                     self._parser.follows_thinking = True
-                yield TextDelta("reasoning", piece.text, piece.logprobs)
+                if piece.text or piece.logprobs:
+                    yield TextDelta("reasoning", piece.text, piece.logprobs)
         self._continue_after(generation)
         if generation.finish == "stop":
             self._lead_to_answer(thinking)
@@ -124,7 +129,7 @@ class AnswerStream:
 
     async def _write_answer(self) -> AsyncGenerator[ChatEvent]:
         self._leading.is_over = self._thinking is None
-        for event in self._events_of(TextPiece(self._begun)):
+        for event in self._events_of(TextPiece(self._begun, step=self._begun)):
             yield event
         while True:
             generation = self._answer_generation()
@@ -178,9 +183,19 @@ class AnswerStream:
                 yield TextDelta("content", text, piece.logprobs)
             return
         yield from self._found(self._parser.feed(text))
-        # Tokens of headers are no part of the content.
-        if piece.logprobs and not self._num_calls and self._stops is None:
+        if self._logprobs is not None:
+            if rated := self._content_logprobs(self._logprobs, piece):
+                yield TextDelta("content", "", rated)
+        elif piece.logprobs and not self._num_calls:
             yield TextDelta("content", "", piece.logprobs)
+
+    def _content_logprobs(self, logprobs: ContentLogprobs, piece: TextPiece) -> tuple[TokenLogprob, ...]:
+        if piece.logprobs is None:
+            logprobs.skip(piece.step)
+            return ()
+        rated = logprobs.take(piece.logprobs)
+        # Some tokens of the step are behind the stop.
+        return () if self._stops is not None and self._stops.hit is not None else rated
 
     def _last_events(self, generation: GenerationStream) -> Iterable[ChatEvent]:
         """Yield what was held back of an answer that is over."""

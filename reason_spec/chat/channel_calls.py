@@ -62,6 +62,10 @@ class ChannelParser(CallParser):
         self._with_text: set[str] = set()
         """The kinds of the messages so far that hold text."""
 
+    def fresh(self) -> ChannelParser:
+        """Return a parser for another text with calls of the same functions."""
+        return ChannelParser(self._names, parallel=self._parallel)
+
     @property
     def holds_back(self) -> bool:
         """Whether it is open what the last of the text is: a header, a tag, or text."""
