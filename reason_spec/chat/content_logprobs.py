@@ -12,8 +12,8 @@ from reason_spec.chat.channel_calls import ChannelParser
 class ContentLogprobs:
     """Finds the tokens of the content in the steps of an answer.
 
-    Log-probabilities come at the end of a step, after its text. So the text is parsed a second time here, token
-    by token.
+    Log-probabilities come at the end of a step, after its text. So the text is parsed a second time here,
+    token by token.
 
     Args:
         parser: has read nothing yet.
