@@ -151,10 +151,14 @@ SCRAPS = st.sampled_from(
 
 
 @given(scraps=st.lists(SCRAPS, max_size=24), cuts=st.lists(st.integers(0, 200), max_size=8))
-def test_the_cuts_of_a_text_change_nothing(scraps: list[str], cuts: list[int]) -> None:
+def test_whatever_the_text_and_its_cuts_nothing_is_added_to_it(scraps: list[str], cuts: list[int]) -> None:
     text = "".join(scraps)
     places = sorted({min(cut, len(text)) for cut in cuts} | {0, len(text)})
-    assert read([text[a:b] for a, b in pairwise(places)]) == read([text])
+    content, reasoning, calls = read([text[a:b] for a, b in pairwise(places)])
+    assert (content, reasoning, calls) == read([text])
+    for found in (content, reasoning, *(arguments for _, arguments in calls if arguments != "{}")):
+        rest = iter(text)
+        assert all(one in rest for one in found if not one.isspace()), "in this order"
 
 
 HEADERS = {FINAL: 0, "<|message|>": 0, THINKING: 1, HEADER: 2}
