@@ -105,7 +105,7 @@ class AnswerStream:
         )
         async with aclosing(generation.pieces()) as pieces:
             async for piece in pieces:
-                if piece.text.strip() and self._parser is not None:
+                if piece.text and self._parser is not None:
                     self._parser.follows_thinking = True
                 if piece.text or piece.logprobs:
                     yield TextDelta("reasoning", piece.text, piece.logprobs)

@@ -28,6 +28,7 @@ class ContentLogprobs:
     def skip(self, text: str) -> None:
         """Read text whose log-probabilities are unknown."""
         self._parser.feed(text)
+        self._decoder.reset()
         self._held = []
 
     def take(self, rated: Iterable[TokenLogprob]) -> tuple[TokenLogprob, ...]:
@@ -35,7 +36,12 @@ class ContentLogprobs:
         return tuple(one for token in rated for one in self._read(token))
 
     def _read(self, token: TokenLogprob) -> list[TokenLogprob]:
-        found = self._parser.feed(self._decoder.decode(token.content))
+        text = self._decoder.decode(token.content)
+        if not text:
+            # Its character ends in a later token.
+            self._held.append(token)
+            return []
+        found = self._parser.feed(text)
         certain: list[TokenLogprob] = []
         if is_content := any(isinstance(one, str) for one in found):
             certain, self._held = self._held, []

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reason_spec.chat.base import ChatSampling, Policy, TextDelta, TokenLogprob, ToolCallDelta
+from reason_spec.chat.base import ChatSampling, Policy, TextDelta, ToolCallDelta
 from reason_spec.chat.call_forms import HARMONY, form_of
 from reason_spec.chat.drafted_calls import calls_in
 from reason_spec.chat.preparing import OfferedTools
@@ -100,9 +100,10 @@ def test_a_header_that_never_ends_is_content(text: str, content: str | None) -> 
     assert read([text]) == read(list(text)) == (text if content is None else content, "", calls)
 
 
-def test_a_header_that_was_given_up_streams_on() -> None:
+@pytest.mark.parametrize("text", ["<|channel|>final\nIt", f"<|channel|>final {'It is warm. ' * 40}It"])
+def test_a_header_that_was_given_up_streams_on(text: str) -> None:
     parser = parser_for(HARMONY, TOOLS)
-    assert parser.feed("<|channel|>final\nIt") == ["<|channel|>final\nIt"]
+    assert parser.feed(text) == [text]
     assert parser.feed(" is") == [" is"]
 
 
@@ -284,46 +285,3 @@ async def test_a_thinking_in_the_answer_is_separated_from_one_before_it(
     async with agent(f"{THINKING}Once more.{NEXT}{FINAL}Warm.") as (chat, _):
         answer = await answer_of(chat, asks(sampling=ChatSampling(thinking_token_budget=budget)))
     assert (answer.reasoning, answer.content) == (f"{before}Once more.", "Warm.")
-
-
-def tokens_of(rated: Sequence[TokenLogprob] | None) -> list[str] | None:
-    return None if rated is None else [one.content.decode() for one in rated]
-
-
-SAID = "It is 18 <b>degrees</b>."
-CONTENTS = {
-    f"{FINAL}{SAID}": SAID,
-    SAID: SAID,
-    f"{THINKING}Once more.{NEXT}{FINAL}{SAID}": SAID,
-    f"<|channel|>commentary<|message|>I look it up.{NEXT}{HEADER}{OSLO}": "I look it up.",
-    f"<|channel|>commentary<|message|>I see.{NEXT}{FINAL}{SAID}": f"I see.\n\n{SAID}",
-    f"<|channel|>final {SAID}\nYes.": f"<|channel|>final {SAID}\nYes.",
-}
-
-
-@pytest.mark.parametrize("budget", [0, None])
-@pytest.mark.parametrize(("text", "content"), CONTENTS.items())
-async def test_log_probabilities_are_those_of_the_content(
-    text: str, content: str, budget: int | None
-) -> None:
-    how = {"policy": Policy(strategy="autoregressive")}
-    how |= {"sampling": ChatSampling(thinking_token_budget=budget)}
-    async with agent(text) as (chat, _):
-        answer = await answer_of(chat, asks(**how))
-        events = await events_of(chat, asks(**how))
-    assert answer.content == content
-    expected = [token for part in content.split("\n\n") for token in spell(part)]
-    assert tokens_of(answer.logprobs) == expected
-    texts = [one for one in events if isinstance(one, TextDelta) and one.channel == "content"]
-    assert tokens_of([rated for one in texts for rated in one.logprobs or ()]) == expected
-
-
-def spell(text: str) -> list[str]:
-    tokenizer = TemplateTokenizer(GPT_OSS)
-    return [tokenizer.decode((token,)) for token in tokenizer.encode(text)]
-
-
-async def test_a_call_alone_has_no_log_probabilities() -> None:
-    async with agent() as (chat, _):
-        answer = await answer_of(chat, asks(policy=Policy(strategy="autoregressive")))
-    assert (answer.content, answer.logprobs) == (None, None)
