@@ -56,12 +56,13 @@ class Agent:
 
 @asynccontextmanager
 async def agent(
-    answer: str = f"{HEADER}{OSLO}", *, final: str = "Warm."
+    answer: str = f"{HEADER}{OSLO}", *, final: str = "Warm.", drafted: str | None = None
 ) -> AsyncIterator[tuple[Chat, Agent]]:
+    """Give a chat with the script of its target; the draft has the same answer unless it has its own."""
     script = Agent(answer, final)
     target, draft = (
         ScriptedEngine(name, one, tokenizer=TemplateTokenizer(GPT_OSS))
-        for name, one in (("target", script), ("draft", Agent(answer, final)))
+        for name, one in (("target", script), ("draft", Agent(drafted or answer, final)))
     )
     settings = load_settings(flags={"strategy.planner": False})
     accelerator = Accelerator(settings, target, draft, ExactVerifier())

@@ -9,6 +9,7 @@ import pytest
 from reason_spec.chat.base import ChatSampling, Policy, TextDelta, TokenLogprob
 from reason_spec.chat.channel_calls import ChannelParser
 from reason_spec.chat.content_logprobs import ContentLogprobs
+from reason_spec.chat.service import Chat
 from tests.chat.channel_agent import FINAL, HEADER, NEXT, OSLO, THINKING, agent, asks
 from tests.chat.scripted import answer_of, events_of
 from tests.engines.thinking_templates import GPT_OSS, TemplateTokenizer
@@ -57,18 +58,35 @@ async def test_a_call_alone_has_no_log_probabilities() -> None:
     assert (answer.content, answer.logprobs) == (None, None)
 
 
+VERIFIED = Policy(strategy="lookahead", loss_class="verified")
+
+
+@pytest.mark.parametrize("policy", [Policy(strategy="autoregressive"), VERIFIED], ids=["plain", "steps"])
 @pytest.mark.parametrize("stop", ["degrees", " is"])
-@pytest.mark.parametrize("strategy", ["autoregressive", "lookahead", "prompt_lookup"])
-async def test_no_token_behind_a_stop_is_rated(stop: str, strategy: str) -> None:
-    how = {"policy": Policy(strategy=strategy), "sampling": ChatSampling(stop=(stop,))}
-    async with agent(f"{FINAL}First.\n\n{SAID}") as (chat, _):
-        events = await events_of(chat, asks(**how))
-    texts = [one for one in events if isinstance(one, TextDelta) and one.channel == "content"]
-    content = "".join(one.text for one in texts)
+async def test_no_token_behind_a_stop_is_rated(stop: str, policy: Policy) -> None:
+    text = f"{FINAL}First.\n\n{SAID}"
+    async with agent(text, drafted="Wrong.\n\nWrong again.") as (chat, _):
+        content, rated = await content_of(chat, policy, stop)
     assert content == f"First.\n\n{SAID}".partition(stop)[0]
-    assert content.startswith(
-        "".join(tokens_of([one for text in texts for one in text.logprobs or ()]) or ())
-    )
+    assert content.startswith("".join(rated))
+
+
+async def test_a_header_in_a_drafted_step_is_read() -> None:
+    begun = f"{THINKING}Once more.\n\n"
+    text = f"{begun}Twice.{NEXT}{FINAL}{SAID}"
+    async with agent(text, drafted=f"{begun}Wrong.") as (chat, _):
+        answer = await answer_of(chat, asks(policy=VERIFIED))
+        _, rated = await content_of(chat, VERIFIED)
+    assert answer.end.report.steps_by_origin.keys() == {"draft", "target"}
+    assert rated == tokens_of(answer.logprobs) == spell(SAID)
+
+
+async def content_of(chat: Chat, policy: Policy, *stops: str) -> tuple[str, list[str]]:
+    """Return the content of a streamed answer, and its rated tokens."""
+    events = await events_of(chat, asks(policy=policy, sampling=ChatSampling(stop=stops)))
+    texts = [one for one in events if isinstance(one, TextDelta) and one.channel == "content"]
+    rated = tokens_of([one for text in texts for one in text.logprobs or ()])
+    return "".join(one.text for one in texts), rated or []
 
 
 def test_headers_in_steps_without_log_probabilities_are_read() -> None:
