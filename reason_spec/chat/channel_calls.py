@@ -77,7 +77,7 @@ class ChannelParser(CallParser):
             if self._is_cut and (begun.startswith(_HEADS) or (self._is_first and begun.startswith(_TO))):
                 return
             self._give_up()
-        # The text ends within what looked like a tag.
+        # An unfinished tag is text.
         self._write(self._word)
         self._end_message(is_cut=self._is_cut)
 
