@@ -35,11 +35,12 @@ CONTENTS = {
 async def test_log_probabilities_are_those_of_the_content(
     text: str, content: str, budget: int | None
 ) -> None:
-    how = {"policy": Policy(strategy="autoregressive")}
-    how |= {"sampling": ChatSampling(thinking_token_budget=budget)}
+    asked = asks(
+        policy=Policy(strategy="autoregressive"), sampling=ChatSampling(thinking_token_budget=budget)
+    )
     async with agent(text) as (chat, _):
-        answer = await answer_of(chat, asks(**how))
-        events = await events_of(chat, asks(**how))
+        answer = await answer_of(chat, asked)
+        events = await events_of(chat, asked)
     assert answer.content == content
     expected = [token for part in content.split("\n\n") for token in spell(part)]
     assert tokens_of(answer.logprobs) == expected
