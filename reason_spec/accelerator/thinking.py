@@ -49,8 +49,8 @@ class Thinking:
     closing: str = CLOSING
     heading: str = ""
 
-    def before_any_channel(self) -> Thinking:
-        """Return it before an answer whose channels the model chooses, as it does where it may call tools."""
+    def without_final_channel(self) -> Thinking:
+        """Return it without the header of channel ``final``: with tools the model chooses a channel."""
         closing, heading = self.closing.removesuffix(_FINAL), self.heading.removesuffix(_FINAL)
         return replace(self, closing=closing, heading=heading)
 

@@ -9,8 +9,11 @@ from typing import Final
 
 from reason_spec.accelerator import Accelerator
 from reason_spec.accelerator.thinking import Thinking
-from reason_spec.chat.base import ChatEvent, TextDelta
+from reason_spec.chat.base import ChatEvent, TextDelta, TokenLogprob, ToolCallDelta
 from reason_spec.chat.call_forms import CallParser, Found
+from reason_spec.chat.channel_calls import ChannelParser
+from reason_spec.chat.content_logprobs import ContentLogprobs
+from reason_spec.chat.content_stops import ContentStops
 from reason_spec.chat.drafted_calls import DraftedCalls
 from reason_spec.chat.generation import GenerationStream, TextPiece
 from reason_spec.chat.preparing import PreparedRequest
@@ -56,9 +59,16 @@ class AnswerStream:
         self._answer: list[GenerationStream] = []
         self._leading = LeadingSpace()
         self._parser: CallParser | None = None
+        self._num_calls = 0
+        self._stops: ContentStops | None = None
+        """The stops of an answer whose headers are no part of its content."""
+        self._logprobs: ContentLogprobs | None = None
         self._drafted: DraftedCalls | None = None
         if (tools := prepared.tools) is not None:
             self._parser = parser_for(tools.form, tools.tools, parallel=tools.parallel)
+            if isinstance(self._parser, ChannelParser):
+                self._stops = ContentStops(prepared.request.stops or ())
+                self._logprobs = ContentLogprobs(self._parser.fresh())
             if tools.on_drafted is not None:
                 self._drafted = DraftedCalls(tools, tools.on_drafted)
 
@@ -82,7 +92,8 @@ class AnswerStream:
             self._strategies,
             thinking=self._thinking,
             answer=self._answer,
-            num_calls=self._parser.num_calls if self._parser else 0,
+            num_calls=self._num_calls,
+            stop=self._stops.hit if self._stops else None,
             started=self._started,
         )
 
@@ -94,7 +105,10 @@ class AnswerStream:
         )
         async with aclosing(generation.pieces()) as pieces:
             async for piece in pieces:
-                yield TextDelta("reasoning", piece.text, piece.logprobs)
+                if piece.text and self._parser is not None:
+                    self._parser.follows_thinking = True
+                if piece.text or piece.logprobs:
+                    yield TextDelta("reasoning", piece.text, piece.logprobs)
         self._continue_after(generation)
         if generation.finish == "stop":
             self._lead_to_answer(thinking)
@@ -115,7 +129,7 @@ class AnswerStream:
 
     async def _write_answer(self) -> AsyncGenerator[ChatEvent]:
         self._leading.is_over = self._thinking is None
-        for event in self._events_of(TextPiece(self._begun)):
+        for event in self._events_of(TextPiece(self._begun, step=self._begun)):
             yield event
         while True:
             generation = self._answer_generation()
@@ -123,14 +137,19 @@ class AnswerStream:
                 async for piece in pieces:
                     for event in self._events_of(piece):
                         yield event
-                    if self._parser is not None and self._parser.done:
+                    if self._is_over:
                         generation.is_cut_short = True
                         break
             if not self._stopped_in_leading_space(generation):
                 break
-        if self._parser is not None:
-            for event in _events(self._parser.close()):
-                yield event
+        for event in self._last_events(generation):
+            yield event
+
+    @property
+    def _is_over(self) -> bool:
+        """Whether nothing more of the text is part of the answer."""
+        is_stopped = self._stops is not None and self._stops.hit is not None
+        return is_stopped or (self._parser is not None and self._parser.done)
 
     def _answer_generation(self) -> GenerationStream:
         strategy = self._strategies.answer if self._thinking is not None else self._strategies.first
@@ -138,7 +157,7 @@ class AnswerStream:
         request = self._prepared.request
         generation = self._generation(
             strategy,
-            stops=request.stops or (),
+            stops=() if self._stops else request.stops or (),
             stop_ids=request.stop_ids,
             constraint=self._prepared.constraint,
             limit=self._prepared.limit if self._thinking is None else None,
@@ -163,9 +182,35 @@ class AnswerStream:
             if text or piece.logprobs:
                 yield TextDelta("content", text, piece.logprobs)
             return
-        yield from _events(self._parser.feed(text))
-        if piece.logprobs and not self._parser.num_calls:
+        yield from self._found(self._parser.feed(text))
+        if self._logprobs is not None:
+            if rated := self._content_logprobs(self._logprobs, piece):
+                yield TextDelta("content", "", rated)
+        elif piece.logprobs and not self._num_calls:
             yield TextDelta("content", "", piece.logprobs)
+
+    def _content_logprobs(self, logprobs: ContentLogprobs, piece: TextPiece) -> tuple[TokenLogprob, ...]:
+        if piece.logprobs is None:
+            logprobs.skip(piece.step)
+            return ()
+        rated = logprobs.take(piece.logprobs)
+        # Some tokens of the step are behind the stop.
+        return () if self._stops is not None and self._stops.hit is not None else rated
+
+    def _last_events(self, generation: GenerationStream) -> Iterable[ChatEvent]:
+        """Yield what was held back of an answer that is over."""
+        if self._parser is None:
+            return
+        is_cut = generation.finish == "length" and not generation.is_cut_short
+        yield from self._found(self._parser.close(is_cut=is_cut))
+        if self._stops is not None:
+            yield from (TextDelta("content", text) for text in self._stops.close())
+            generation.is_cut_short |= self._stops.hit is not None
+
+    def _found(self, found: Iterable[Found]) -> Iterable[ChatEvent]:
+        for one in self._stops.feed(found) if self._stops else found:
+            self._num_calls += isinstance(one, ToolCallDelta) and one.id is not None
+            yield TextDelta("content", one) if isinstance(one, str) else one
 
     def _generation(
         self,
@@ -206,8 +251,3 @@ class AnswerStream:
         tokenizer = self._tokenizer
         text = tokenizer.decode(tokens)
         return Step(text, tokens, "target", "boundary", tokenizer_id=tokenizer.tokenizer_id)
-
-
-def _events(found: Iterable[Found]) -> Iterable[ChatEvent]:
-    for one in found:
-        yield TextDelta("content", one) if isinstance(one, str) else one

@@ -87,8 +87,11 @@ class CallParser(ABC):
         """White space that belongs to the text, unless a call follows."""
         self._word = ""
         """Text that may be the beginning of a tag."""
+        self._is_cut = False
         self.num_calls = 0
         self.done = False
+        self.follows_thinking = False
+        """Whether there is text of a thinking before the answer."""
 
     def feed(self, text: str) -> list[Found]:
         """Take more text; return the text outside of calls and the pieces of calls that are certain."""
@@ -98,8 +101,13 @@ class CallParser(ABC):
             self._take(character)
         return self._hand_over()
 
-    def close(self) -> list[Found]:
-        """Return the rest at the end of the text; an incomplete call stays incomplete."""
+    def close(self, *, is_cut: bool = False) -> list[Found]:
+        """Return the rest at the end of the text; an incomplete call stays incomplete.
+
+        Args:
+            is_cut: the model had not ended the text.
+        """
+        self._is_cut = is_cut
         if not self.done:
             self._end()
         return self._hand_over()

@@ -8,6 +8,9 @@
 An answer is one or more messages: a header, then a text. A message to a function is a call. One in the
 channel ``analysis`` is thinking, any other is content; two of a kind are separated by an empty line.
 ``<|call|>`` and ``<|return|>`` end the text of such a model.
+
+What begins like a header is content if it holds a line break, is longer than 200 characters, or meets the end
+of a message before ``<|message|>``.
 """
 
 from __future__ import annotations
@@ -25,8 +28,12 @@ _ENDS: Final = (_END, _START, _CHANNEL, "<|call|>", "<|return|>")
 """Tokens that end the text of a message; the last two and what follows them are mostly not shown."""
 _RECIPIENT: Final = re.compile(r"\bto=([^\s<]+)")
 _FUNCTION: Final = "functions."
-_HEADS: Final = (_START, _CHANNEL, _MESSAGE, "to=")
+_HEADS: Final = (_START, _CHANNEL, _MESSAGE)
 """A header begins with one of them."""
+_TO: Final = "to="
+_ADDRESSED: Final = re.compile(rf"{_TO}[^\s<]*\s*(?:<.*)?")
+"""A header, or the beginning of one, after ``<|start|>assistant``, which comes before an answer."""
+_LONGEST_HEADER: Final = 200
 _GAP: Final = "\n\n"
 
 
@@ -45,52 +52,88 @@ class ChannelParser(CallParser):
         self._names = frozenset(names)
         self._take = self._in_header
         self._header = ""
+        self._is_first = True
+        """Whether the header is that of the first message, whose ``<|start|>assistant`` is not shown."""
         self._kind: Literal["content", "reasoning", "call"] = "content"
         self._is_blank = True
         """Whether the text of the message has been white space so far."""
-        self._num_texts = {"content": 0, "reasoning": 1}
-        """Messages by kind. A model of this form has thought before its answer."""
+        self._called = ""
+        """The function of a call whose arguments have not begun."""
+        self._with_text: set[str] = set()
+        """The kinds of the messages so far that hold text."""
+
+    def fresh(self) -> ChannelParser:
+        """Return a parser for another text with calls of the same functions."""
+        return ChannelParser(self._names, parallel=self._parallel)
+
+    @property
+    def holds_back(self) -> bool:
+        """Whether it is open what the last of the text is: a header, a tag, or text."""
+        return bool(self._word) or self._take == self._in_header
 
     def _end(self) -> None:
-        if self._take == self._in_text:
-            # What may be the beginning of a token is none.
-            self._write(self._word)
-            self._end_message()
-        elif not self._header.lstrip().startswith(_HEADS):
-            self._write(self._header)
+        if self._take == self._in_header:
+            begun = self._header.lstrip()
+            if self._is_cut and (begun.startswith(_HEADS) or (self._is_first and begun.startswith(_TO))):
+                return
+            self._give_up()
+        # An unfinished tag is text.
+        self._write(self._word)
+        self._end_message(is_cut=self._is_cut)
 
     def _in_header(self, character: str) -> None:
         self._header += character
         begun = self._header.lstrip()
         if begun.endswith(_MESSAGE):
             self._begin_message(self._header)
-        elif not any(head.startswith(begun) or begun.startswith(head) for head in _HEADS):
-            text, self._header = self._header, ""
-            self._kind, self._is_blank = "content", True
-            self._take = self._in_text
-            for one in text:
-                self._in_text(one)
+            return
+        end = next((tag for tag in _ENDS if begun.endswith(tag)), None)
+        is_part = end is None or begun == _START or (end == _CHANNEL and begun.count(_CHANNEL) == 1)
+        if end is not None and not is_part:
+            self._header = self._header.removesuffix(end)
+            self._give_up()
+            self._end_text(end)
+        elif not self._may_be_header(begun):
+            self._give_up()
+
+    def _may_be_header(self, begun: str) -> bool:
+        if len(begun) > _LONGEST_HEADER or "\n" in begun:
+            return False
+        if any(head.startswith(begun) or begun.startswith(head) for head in _HEADS):
+            return True
+        return self._is_first and (_TO.startswith(begun) or _ADDRESSED.fullmatch(begun) is not None)
+
+    def _give_up(self) -> None:
+        """Take what was held as a header as content."""
+        header = self._header
+        self._begin_text("content")
+        # A tag may begin after the last complete one.
+        tags, bracket, rest = header.rpartition("|>")
+        self._write(tags + bracket)
+        for one in rest:
+            self._in_text(one)
+
+    def _begin_text(self, kind: Literal["content", "reasoning", "call"]) -> None:
+        self._header, self._is_blank, self._is_first = "", True, False
+        self._kind = kind
+        self._take = self._in_text
 
     def _begin_message(self, header: str) -> None:
-        self._header, self._is_blank = "", True
-        self._take = self._in_text
         found = _RECIPIENT.search(header)
         name = self._function_of(found[1]) if found else None
         if name is not None:
-            self._kind = "call"
-            self._begin(name, "")
+            self._begin_text("call")
+            self._called = name
         elif found is not None:
-            self._kind = "content"
+            self._begin_text("content")
             self._write(header)
         else:
-            self._kind = "reasoning" if f"{_CHANNEL}analysis" in header else "content"
+            self._begin_text("reasoning" if f"{_CHANNEL}analysis" in header else "content")
 
     def _function_of(self, recipient: str) -> str | None:
         """Return the known function that a recipient names."""
         name = recipient.removeprefix(_FUNCTION)
-        # The type of the arguments follows, where the token before it is not shown.
-        known = (one for one in (name, name.removesuffix("json")) if one in self._names)
-        return next(known, None) if name != recipient else None
+        return name if name != recipient and name in self._names else None
 
     def _in_text(self, character: str) -> None:
         self._word += character
@@ -98,16 +141,22 @@ class ChannelParser(CallParser):
             self._write(self._word[0])
             self._word = self._word[1:]
         if self._word in _ENDS:
-            self._end_message()
-            self._header = self._word if self._word in (_START, _CHANNEL) else ""
-            self._word = ""
-            self._take = self._in_header
+            self._end_text(self._word)
 
-    def _end_message(self) -> None:
+    def _end_text(self, tag: str) -> None:
+        self._end_message()
+        self._header = tag if tag in (_START, _CHANNEL) else ""
+        self._word = ""
+        self._take = self._in_header
+
+    def _end_message(self, *, is_cut: bool = False) -> None:
         if self._kind != "call":
             return
+        if self._is_blank and is_cut:
+            # More than the header was to come.
+            return
         if self._is_blank:
-            self._emit(ToolCallDelta(self.num_calls - 1, "{}"))
+            self._begin(self._called, "{}")
         self.done = not self._parallel
 
     def _write(self, text: str) -> None:
@@ -116,9 +165,12 @@ class ChannelParser(CallParser):
             if not text:
                 return
             self._is_blank = False
-            if self._kind != "call":
-                text = _GAP + text if self._num_texts[self._kind] else text
-                self._num_texts[self._kind] += 1
+            if self._kind == "call":
+                self._begin(self._called, text)
+                return
+            if self._kind in self._with_text or (self._kind == "reasoning" and self.follows_thinking):
+                text = _GAP + text
+            self._with_text.add(self._kind)
         if self._kind == "call":
             self._emit(ToolCallDelta(self.num_calls - 1, text))
         else:

@@ -51,7 +51,7 @@ def calls_in(text: str, tools: OfferedTools) -> Iterator[WholeCall]:
     """Yield the whole calls in a text."""
     parser = parser_for(tools.form, tools.tools, parallel=True)
     written: dict[int, list[ToolCallDelta]] = {}
-    for found in (*parser.feed(text), *parser.close()):
+    for found in (*parser.feed(text), *parser.close(is_cut=True)):
         if isinstance(found, ToolCallDelta):
             written.setdefault(found.index, []).append(found)
     for first, *rest in written.values():

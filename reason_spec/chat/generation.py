@@ -17,10 +17,14 @@ from reason_spec.types import FinishReason, Step
 
 
 class TextPiece(NamedTuple):
-    """New text; ``logprobs`` come with the end of a step, which may bring no text."""
+    """New text; ``logprobs`` come with the end of a step, which may bring no text.
+
+    ``step`` is the whole text of the step that ends here, most of which earlier pieces have brought.
+    """
 
     text: str
     logprobs: tuple[TokenLogprob, ...] | None = None
+    step: str = ""
 
 
 class _PlacedText(NamedTuple):
@@ -101,7 +105,9 @@ class GenerationStream:
         solving = asyncio.get_running_loop().create_task(self._solve())
         try:
             while (item := await self._queue.get()) is not None:
+                step = ""
                 if isinstance(item, Step):
+                    step = item.text
                     text = order.take(num_final, item.text)
                     num_final += len(item.text)
                     self.steps.append(item)
@@ -109,8 +115,8 @@ class GenerationStream:
                 else:
                     text, logprobs = order.take(*item), None
                 self._text += text
-                if text or logprobs:
-                    yield TextPiece(text, logprobs)
+                if text or logprobs or step:
+                    yield TextPiece(text, logprobs, step)
             await solving
         finally:
             solving.cancel()

@@ -39,6 +39,41 @@ def normalised(messages: Sequence[Mapping[str, Any]]) -> tuple[Message, ...]:
     return tuple(_message(f"messages[{index}]", message) for index, message in enumerate(messages))
 
 
+def one_call_a_turn(messages: Sequence[Message]) -> Iterator[Message]:
+    """Yield messages where a turn with several calls is one turn for each call, before the results of it.
+
+    Text and thinking stay in the first. Results without the id of one call are matched by their order.
+    """
+    rest = iter(messages)
+    message = next(rest, None)
+    while message is not None:
+        following = next(rest, None)
+        if len(calls := message.get("tool_calls", ())) < 2:
+            yield message
+        else:
+            results: list[Message] = []
+            while following is not None and following["role"] == "tool":
+                results.append(following)
+                following = next(rest, None)
+            for place, (call, own) in enumerate(zip(calls, _results_of(calls, results), strict=True)):
+                turn = Message(role="assistant", content="") if place else message.copy()
+                turn["tool_calls"] = [call]
+                yield turn
+                yield from own
+        message = following
+
+
+def _results_of(calls: Sequence[Mapping[str, Any]], results: Sequence[Message]) -> list[list[Message]]:
+    """Return the results of each call."""
+    ids = [call.get("id") for call in calls]
+    found: list[list[Message]] = [[] for _ in calls]
+    for order, result in enumerate(results):
+        id_ = result.get("tool_call_id")
+        place = ids.index(id_) if id_ is not None and ids.count(id_) == 1 else min(order, len(calls) - 1)
+        found[place].append(result)
+    return found
+
+
 def check_text(text: str, place: str) -> str:
     """Return text that can be encoded.
 

@@ -129,7 +129,7 @@ class Preparation:
         if tools is not None:
             tools = replace(tools, form=_form_of(tools, thinking, constraint))
             if thinking is not None and tools.form == HARMONY:
-                thinking = thinking.before_any_channel()
+                thinking = thinking.without_final_channel()
         draft = accelerator.draft
         strategies = choose_strategies(
             accelerator,

@@ -27,9 +27,14 @@ def end_of(
     thinking: GenerationStream | None,
     answer: Sequence[GenerationStream],
     num_calls: int,
+    stop: str | None,
     started: float,
 ) -> ChatEnd:
-    """Return the end of an answer, from its thinking and the generations after it."""
+    """Return the end of an answer, from its thinking and the generations after it.
+
+    Args:
+        stop: the stop string that was found outside of the engines, None where none was.
+    """
     generations = [*([thinking] if thinking else []), *answer]
     tokenizer = accelerator.target.tokenizer
     num_reasoning_tokens = (
@@ -46,16 +51,14 @@ def end_of(
         num_reasoning_tokens=num_reasoning_tokens,
         num_cached_tokens=_num_cached(generations[0], num_prompt_tokens),
         report=_report(accelerator, strategies, generations, num_tokens, started),
-        stop=_stop(accelerator, answer[-1]) if answer else None,
+        stop=stop or (_stop(accelerator, answer[-1]) if answer else None),
     )
 
 
 def _finish(generations: Sequence[GenerationStream], *, is_thinking: bool, num_calls: int) -> ChatFinish:
     last = generations[-1]
-    if last.is_cut_short:
-        return "tool_calls"
     # A stop without an answer ended the thinking, and no token was left for the answer.
-    ends = last.finish == "eos" or (last.finish == "stop" and not is_thinking)
+    ends = last.is_cut_short or last.finish == "eos" or (last.finish == "stop" and not is_thinking)
     if not ends:
         return "length"
     return "tool_calls" if num_calls else "stop"

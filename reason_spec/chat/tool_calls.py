@@ -1,4 +1,4 @@
-"""Calls of tools in JSON, parsed while the model writes them: all forms but that of Qwen3-Coder."""
+"""Tool calls in JSON, parsed during writing: all forms but those of Qwen3-Coder and gpt-oss."""
 
 from __future__ import annotations
 

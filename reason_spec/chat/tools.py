@@ -2,7 +2,8 @@
 
 A chat template renders tools, calls and results if it can. The others become text in Hermes' form: tools are
 described in a system message, calls are put in ``<tool_call>``, results in
-``<tool_response>`` in the user's turn.
+``<tool_response>`` in the user's turn. Where a template renders one call of a turn alone, each call becomes a
+turn of its own.
 
 An answer that has to be a call (``tool_choice`` ``required`` or a name) is restricted by a grammar to calls
 in Hermes' form, if the engine takes constraints. Otherwise the model is trusted to call.
@@ -15,12 +16,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from reason_spec.chat.messages import check_text
+from reason_spec.chat.messages import check_text, one_call_a_turn
 from reason_spec.engines.base import Tokenizer
 from reason_spec.engines.chat_template import ChatOptions, Message
 from reason_spec.engines.grammars import bounded_schema
 from reason_spec.errors import EngineError, RequestError
-from reason_spec.suffix.rendering import PROBE, shows_calls, shows_results
+from reason_spec.suffix.rendering import PROBE, shows_calls, shows_results, shows_several_calls
 from reason_spec.suffix.traces import TraceCall, TraceMessage
 from reason_spec.types import Constraint
 
@@ -43,12 +44,16 @@ _PROBE_TOOL: Final = {
 
 @dataclass(frozen=True, slots=True)
 class TemplateAbilities:
-    """The parts of a conversation that a chat template renders."""
+    """The parts of a conversation that a chat template renders.
+
+    ``several_calls``: all calls of a turn that has more than one.
+    """
 
     system: bool
     tools: bool
     calls: bool
     results: bool
+    several_calls: bool
 
     def __and__(self, other: TemplateAbilities) -> TemplateAbilities:
         return TemplateAbilities(
@@ -56,6 +61,7 @@ class TemplateAbilities:
             self.tools and other.tools,
             self.calls and other.calls,
             self.results and other.results,
+            self.several_calls and other.several_calls,
         )
 
 
@@ -67,6 +73,7 @@ def abilities_of(tokenizer: Tokenizer) -> TemplateAbilities:
         tools=_shows(tokenizer, asked, ChatOptions(tools=[_PROBE_TOOL])),
         calls=shows_calls(tokenizer),
         results=shows_results(tokenizer),
+        several_calls=shows_several_calls(tokenizer),
     )
 
 
@@ -135,7 +142,8 @@ def render_messages(
     """Return a conversation with everything that the chat template does not show as text."""
     made: list[Message] = []
     joins = False
-    for message in messages:
+    is_split = abilities.calls and not abilities.several_calls
+    for message in one_call_a_turn(messages) if is_split else messages:
         is_result = message["role"] == "tool" and not abilities.results
         one = _as_result(message) if is_result else message
         if one.get("tool_calls") and not abilities.calls:

@@ -35,6 +35,7 @@ try:
         ThinkingPart,
         ToolCallPart,
         ToolReturnPart,
+        UserContent,
         UserPromptPart,
     )
     from pydantic_ai.models import Model, ModelRequestParameters, StreamedResponse
@@ -226,14 +227,13 @@ class ReasonSpecStream(StreamedResponse):
         return self._timestamp
 
 
-def openai_turns(message: ModelMessage, *, texts_alone: bool = False) -> Iterator[dict[str, Any]]:
+def openai_turns(message: ModelMessage) -> Iterator[dict[str, Any]]:
     """Yield the messages in OpenAI's form that one of Pydantic AI's stands for.
 
-    Args:
-        texts_alone: leave out what is no text in the user's prompts, such as pictures.
+    What is no text in a user's prompt, such as a picture, is a part with its type alone.
 
     Raises:
-        RequestError: a part is no text, call or result.
+        RequestError: a part of the message is no prompt, text, call or result.
     """
     if isinstance(message, ModelResponse):
         yield _assistant_turn(message)
@@ -244,7 +244,7 @@ def openai_turns(message: ModelMessage, *, texts_alone: bool = False) -> Iterato
             case SystemPromptPart():
                 yield {"role": "system", "content": part.content}
             case UserPromptPart():
-                yield {"role": "user", "content": _user_text(part, texts_alone)}
+                yield {"role": "user", "content": _user_content(part)}
             case ToolReturnPart():
                 yield {
                     "role": "tool",
@@ -262,13 +262,15 @@ def openai_turns(message: ModelMessage, *, texts_alone: bool = False) -> Iterato
                 )
 
 
-def _user_text(part: UserPromptPart, texts_alone: bool) -> str:
-    if isinstance(part.content, str):
-        return part.content
-    texts = [item if isinstance(item, str) else getattr(item, "content", None) for item in part.content]
-    if not texts_alone and not all(isinstance(text, str) for text in texts):
-        raise RequestError("a prompt holds something beside text: the model reads text", param="messages")
-    return "\n".join(text for text in texts if isinstance(text, str))
+def _user_content(part: UserPromptPart) -> str | list[dict[str, Any]]:
+    return part.content if isinstance(part.content, str) else [_user_part(item) for item in part.content]
+
+
+def _user_part(item: UserContent) -> dict[str, Any]:
+    text = item if isinstance(item, str) else getattr(item, "content", None)
+    if isinstance(text, str):
+        return {"type": "text", "text": text}
+    return {"type": getattr(item, "kind", type(item).__name__)}
 
 
 def _assistant_turn(message: ModelResponse) -> dict[str, Any]:

@@ -29,9 +29,7 @@ class AheadToolset(WrapperToolset[Any]):
 
     async def get_tools(self, ctx: RunContext[Any]) -> dict[str, ToolsetTool[Any]]:
         """Return the tools. Pydantic AI asks for them before each of the model's turns."""
-        self.session.try_follow(
-            lambda: [turn for one in ctx.messages for turn in openai_turns(one, texts_alone=True)]
-        )
+        self.session.try_follow(lambda: [turn for one in ctx.messages for turn in openai_turns(one)])
         tools: dict[str, ToolsetTool[Any]] = await super().get_tools(ctx)
         return tools
 

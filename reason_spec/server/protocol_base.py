@@ -1,4 +1,4 @@
-"""What request bodies share: how fields are refused, the session of a request, options of speculation.
+"""Common parts of request bodies: refused fields, the session of a request, options of speculation.
 
 Unknown fields are refused by name. So are known fields that cannot be honoured, unless their value asks for
 nothing (``presence_penalty: 0``).

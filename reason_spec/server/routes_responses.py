@@ -82,6 +82,9 @@ class ResponseEvents:
             return
         yield from self._begin()
         match event:
+            case TextDelta(text=""):
+                # Log-probabilities of a step come without text: they begin no item.
+                pass
             case TextDelta(channel="reasoning", text=text):
                 yield from self._open_as("reasoning")
                 yield from self._written("response.reasoning_text.delta", text, content_index=0)

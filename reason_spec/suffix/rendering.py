@@ -144,6 +144,12 @@ def shows_calls(tokenizer: ChatTokenizer) -> bool:
     return _shows(tokenizer, call, calls=True)
 
 
+def shows_several_calls(tokenizer: ChatTokenizer) -> bool:
+    """Whether a model's chat template renders each of several tool calls in one turn."""
+    calls = tuple(TraceCall(name=name, arguments={"a": 1}) for name in ("first", PROBE))
+    return _shows(tokenizer, TraceMessage(role="assistant", calls=calls), calls=True)
+
+
 def shows_results(tokenizer: ChatTokenizer) -> bool:
     """Whether a model's chat template renders tool results."""
     return _shows(tokenizer, TraceMessage(role="tool", text=PROBE), calls=False)

@@ -140,13 +140,13 @@ def read_messages(messages: Iterable[Mapping[str, Any]]) -> list[TraceMessage]:
     """Return messages in OpenAI's form, without the parts of contents that are no text, such as pictures.
 
     Raises:
-        pydantic.ValidationError: a message has another form.
+        pydantic.ValidationError: a message has another form, or is no mapping.
     """
     return [TraceMessage.model_validate(_text_only(message)) for message in messages]
 
 
-def _text_only(message: Mapping[str, Any]) -> Mapping[str, Any]:
-    content = message.get("content")
+def _text_only(message: Any) -> Any:
+    content = message.get("content") if isinstance(message, Mapping) else None
     if not isinstance(content, list):
         return message
     texts = [part for part in content if not isinstance(part, dict) or isinstance(part.get("text"), str)]

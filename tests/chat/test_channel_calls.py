@@ -3,47 +3,33 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Sequence
 from itertools import pairwise
-from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reason_spec.accelerator import Accelerator
-from reason_spec.chat.base import ChatRequest, ChatSampling, TextDelta, ToolCallDelta
+from reason_spec.chat.base import ChatSampling, Policy, TextDelta, ToolCallDelta
 from reason_spec.chat.call_forms import HARMONY, form_of
 from reason_spec.chat.drafted_calls import calls_in
 from reason_spec.chat.preparing import OfferedTools
-from reason_spec.chat.service import Chat
 from reason_spec.chat.xml_calls import parser_for
-from reason_spec.engines.scripted import ScriptedEngine
-from reason_spec.settings import load_settings
-from reason_spec.types import Constraint, Sampling
-from reason_spec.verifiers.exact import ExactVerifier
+from reason_spec.types import Constraint
+from tests.chat.channel_agent import FINAL, HEADER, NEXT, OSLO, THINKING, THOUGHT, TOOLS, agent, asks
 from tests.chat.scripted import answer_of, events_of
 from tests.engines.thinking_templates import GPT_OSS, TemplateTokenizer
 
-PLACE = {"type": "object", "properties": {"place": {"type": "string"}}, "required": ["place"]}
-TOOLS: list[dict[str, Any]] = [
-    {"type": "function", "function": {"name": "weather", "parameters": PLACE}},
-    {"type": "function", "function": {"name": "wait", "parameters": {"type": "object", "properties": {}}}},
-]
-OSLO = '{"place": "Oslo"}'
-HEADER = "<|channel|>commentary to=functions.weather <|constrain|>json<|message|>"
-FINAL = "<|channel|>final<|message|>"
-NEXT = "<|end|><|start|>assistant"
 Read = tuple[str, str, list[tuple[str, str]]]
 
 
-def read(pieces: Sequence[str], *, parallel: bool = True) -> Read:
-    """Return the content, the thinking and the calls of a text in pieces."""
+def read(pieces: Sequence[str], *, parallel: bool = True, is_cut: bool = False) -> Read:
+    """Return the content, the thinking and the calls of a text in pieces, after a thinking."""
     parser = parser_for(HARMONY, TOOLS, parallel=parallel)
+    parser.follows_thinking = True
     content = reasoning = ""
     calls: list[tuple[str, str]] = []
-    for one in [one for piece in pieces for one in parser.feed(piece)] + parser.close():
+    for one in [one for piece in pieces for one in parser.feed(piece)] + parser.close(is_cut=is_cut):
         match one:
             case str():
                 content += one
@@ -65,8 +51,6 @@ def read(pieces: Sequence[str], *, parallel: bool = True) -> Read:
         (f"{HEADER}{OSLO}", ("", "", [("weather", OSLO)])),
         (f"{HEADER}{OSLO}<|call|>", ("", "", [("weather", OSLO)])),
         (f" to=functions.weather<|channel|>commentary json<|message|>{OSLO}", ("", "", [("weather", OSLO)])),
-        # The token before the type is not shown.
-        (f"<|channel|>commentary to=functions.weatherjson<|message|>{OSLO}", ("", "", [("weather", OSLO)])),
         (f"<|channel|>analysis to=functions.weather code<|message|>{OSLO}", ("", "", [("weather", OSLO)])),
         ("<|channel|>commentary to=functions.wait<|message|>", ("", "", [("wait", "{}")])),
         (
@@ -82,7 +66,6 @@ def read(pieces: Sequence[str], *, parallel: bool = True) -> Read:
         (f"{FINAL}1 <|2 < 3", ("1 <|2 < 3", "", [])),
         ("It is warm.", ("It is warm.", "", [])),
         ("today", ("today", "", [])),
-        (f"{FINAL}Yes.{NEXT}<|channel|>comm", ("Yes.", "", [])),
         (f"{HEADER}{{", ("", "", [("weather", "{")])),
     ],
 )
@@ -95,6 +78,48 @@ def test_a_message_to_no_known_function_is_content_with_its_header() -> None:
     assert read([text]) == (text, "", [])
     unknown = text.replace("python", "functions.unknown")
     assert read([unknown]) == (unknown, "", [])
+
+
+@pytest.mark.parametrize(
+    ("text", "content"),
+    [
+        ("to=5 is the answer", None),
+        ("to=5", None),
+        ("<|channel|>final It is warm.", None),
+        ("<|channel|>final\n\nIt is warm.", None),
+        (f"<|channel|>final {'It is warm. ' * 40}", None),
+        (f"<|channel|>final It is warm.{NEXT}{FINAL}Very.", "<|channel|>final It is warm.\n\nVery."),
+        (f"<|channel|>fin<|start|>assistant{FINAL}Very.", "<|channel|>fin\n\nVery."),
+        (f"<|channel|>fin{FINAL}Very.", "<|channel|>fin\n\nVery."),
+        (f"{FINAL}Yes.<|end|>to=functions.weather{FINAL}No.", "Yes.\n\nto=functions.weather\n\nNo."),
+        (f"{HEADER}{OSLO}<|call|>\n", ""),
+    ],
+)
+def test_a_header_that_never_ends_is_content(text: str, content: str | None) -> None:
+    calls = [("weather", OSLO)] if text.startswith(HEADER) else []
+    assert read([text]) == read(list(text)) == (text if content is None else content, "", calls)
+
+
+@pytest.mark.parametrize("text", ["<|channel|>final\nIt", f"<|channel|>final {'It is warm. ' * 40}It"])
+def test_a_header_that_was_given_up_streams_on(text: str) -> None:
+    parser = parser_for(HARMONY, TOOLS)
+    assert parser.feed(text) == [text]
+    assert parser.feed(" is") == [" is"]
+
+
+@pytest.mark.parametrize("header", ["<|channel|>comm", "<|start|>", "to=functions.wea"])
+def test_a_header_is_left_out_where_the_limit_cuts_it(header: str) -> None:
+    assert read([header], is_cut=True) == ("", "", [])
+    assert read([header]) == (header, "", [])
+
+
+def test_a_call_without_arguments_is_whole_only_where_the_model_ended_it() -> None:
+    header = "<|channel|>commentary to=functions.wait<|message|>"
+    assert read([header], is_cut=True) == read([f"{header} \n"], is_cut=True) == ("", "", [])
+    assert read([header]) == read([f"{header}<|call|>"], is_cut=True) == ("", "", [("wait", "{}")])
+    tools = OfferedTools(tuple(TOOLS), HARMONY, parallel=True, is_forced=False)
+    assert list(calls_in(header, tools)) == []
+    assert list(calls_in(f"{header}<|call|>", tools)) == [("wait", {})]
 
 
 def test_without_parallel_calls_the_first_one_is_the_only_one() -> None:
@@ -127,58 +152,42 @@ SCRAPS = st.sampled_from(
 
 
 @given(scraps=st.lists(SCRAPS, max_size=24), cuts=st.lists(st.integers(0, 200), max_size=8))
-def test_the_cuts_of_a_text_change_nothing(scraps: list[str], cuts: list[int]) -> None:
+def test_whatever_the_text_and_its_cuts_nothing_is_added_to_it(scraps: list[str], cuts: list[int]) -> None:
     text = "".join(scraps)
     places = sorted({min(cut, len(text)) for cut in cuts} | {0, len(text)})
-    assert read([text[a:b] for a, b in pairwise(places)]) == read([text])
+    content, reasoning, calls = read([text[a:b] for a, b in pairwise(places)])
+    assert (content, reasoning, calls) == read([text])
+    for found in (content, reasoning, *(arguments for _, arguments in calls if arguments != "{}")):
+        rest = iter(text)
+        assert all(one in rest for one in found if not one.isspace()), "in this order"
+
+
+HEADERS = {FINAL: 0, "<|message|>": 0, THINKING: 1, HEADER: 2}
+"""Headers, and where `read` puts the text after them."""
+WORDS = st.sampled_from(["to=", "json", "assistant", "<|", "|>", "<", "\n", " ", "é", "So.", "{}"])
+
+
+@given(
+    messages=st.lists(st.tuples(st.sampled_from(list(HEADERS)), st.lists(WORDS).map("".join))),
+    cuts=st.lists(st.integers(0, 400), max_size=8),
+)
+def test_all_text_outside_of_headers_is_handed_on(messages: list[tuple[str, str]], cuts: list[int]) -> None:
+    text = NEXT.join(header + body for header, body in messages)
+    places = sorted({min(cut, len(text)) for cut in cuts} | {0, len(text)})
+    content, reasoning, calls = read([text[a:b] for a, b in pairwise(places)])
+    texts = ["", "", ""]
+    for header, body in messages:
+        texts[HEADERS[header]] += body
+    assert ["".join(one.split()) for one in (content, reasoning)] == [
+        "".join(one.split()) for one in texts[:2]
+    ]
+    bodies = [body.lstrip() or "{}" for header, body in messages if header == HEADER]
+    assert calls == [("weather", body) for body in bodies]
 
 
 def test_the_form_is_known_by_the_template() -> None:
     assert form_of(GPT_OSS) is HARMONY
     assert form_of("<|channel|>").name == "hermes"
-
-
-THOUGHT = "The user wants the weather.\n\nI have a tool for that."
-THINKING = "<|channel|>analysis<|message|>"
-
-
-class Agent:
-    """A model in gpt-oss's form: it thinks and calls, and then answers from the result; notes its prompts."""
-
-    def __init__(self) -> None:
-        self.texts: list[str] = []
-
-    def __call__(self, text: str, sampling: Sampling) -> str:
-        self.texts.append(text)
-        answer = f"{FINAL}It is 18 degrees." if "to=assistant" in text else f"{HEADER}{OSLO}"
-        end = '"18 degrees"<|end|>' if "to=assistant" in text else "Oslo?<|end|>"
-        thought, closed, begun = text.rpartition(f"{end}<|start|>assistant")[2].partition(NEXT)
-        if closed:
-            if begun.startswith(FINAL):
-                # The channel is chosen already.
-                return "Warm."[len(begun.removeprefix(FINAL)) :]
-            return answer[len(begun) :]
-        return f"{THINKING}{THOUGHT}{NEXT}{answer}"[len(thought) :]
-
-
-@asynccontextmanager
-async def agent() -> AsyncIterator[tuple[Chat, Agent]]:
-    script = Agent()
-    target, draft = (
-        ScriptedEngine(name, one, tokenizer=TemplateTokenizer(GPT_OSS))
-        for name, one in (("target", script), ("draft", Agent()))
-    )
-    settings = load_settings(flags={"strategy.planner": False})
-    accelerator = Accelerator(settings, target, draft, ExactVerifier())
-    async with accelerator:
-        yield Chat(accelerator), script
-
-
-ASKED: dict[str, Any] = {"role": "user", "content": "Oslo?"}
-
-
-def asks(*more: dict[str, Any], **options: Any) -> ChatRequest:
-    return ChatRequest(messages=[ASKED, *more], **{"tools": TOOLS, **options})
 
 
 async def test_a_call_is_read_and_its_result_is_answered() -> None:
@@ -219,6 +228,19 @@ async def test_a_call_follows_a_limited_thinking(budget: int) -> None:
     assert [call.name for call in answer.tool_calls] == ["weather"]
 
 
+@pytest.mark.parametrize("num_more", [0, 2])
+async def test_a_call_that_the_limit_cuts_after_its_header_is_none(num_more: int) -> None:
+    header = "<|channel|>commentary to=functions.wait<|message|>"
+    tokenizer = TemplateTokenizer(GPT_OSS)
+    most = len(tokenizer.encode(f"{THINKING}{THOUGHT}{NEXT}{header}")) + num_more
+    async with agent(header + " " * 8) as (chat, _):
+        answer = await answer_of(chat, asks(sampling=ChatSampling(max_tokens=most)))
+    assert (answer.tool_calls, answer.end.finish) == ((), "length")
+    async with agent(header) as (chat, _):
+        answer = await answer_of(chat, asks())
+    assert [(call.name, call.arguments) for call in answer.tool_calls] == [("wait", "{}")]
+
+
 async def test_without_tools_the_answer_is_in_the_final_channel() -> None:
     async with agent() as (chat, _):
         answer = await answer_of(chat, asks(tools=()))
@@ -227,8 +249,39 @@ async def test_without_tools_the_answer_is_in_the_final_channel() -> None:
 
 async def test_a_bound_answer_is_in_the_final_channel() -> None:
     pytest.importorskip("llguidance")
+    bound = Constraint(json_schema='{"type": "object"}')
+    async with agent(final='{"degrees": 18}') as (chat, script):
+        answer = await answer_of(chat, asks(constraint=bound))
+    assert (answer.reasoning, answer.content, answer.tool_calls) == (THOUGHT, '{"degrees": 18}', ())
+    assert any(text.endswith(f"{THOUGHT}{NEXT}{FINAL}") for text in script.texts)
+
+
+@pytest.mark.parametrize("stop", ["json", "commentary", "functions", "Oslo", "tool"])
+async def test_a_stop_string_in_a_call_or_a_thinking_is_none(stop: str) -> None:
     async with agent() as (chat, _):
-        prepared = await chat.prepare(asks(constraint=Constraint(json_schema='{"type": "object"}')))
-        assert prepared.tools is not None
-        assert prepared.thinking is not None
-        assert (prepared.tools.form.name, prepared.thinking.heading.endswith(FINAL)) == ("hermes", True)
+        answer = await answer_of(chat, asks(sampling=ChatSampling(stop=(stop,))))
+    assert [(call.name, call.arguments) for call in answer.tool_calls] == [("weather", OSLO)]
+    assert (answer.end.finish, answer.end.stop) == ("tool_calls", None)
+
+
+@pytest.mark.parametrize("strategy", ["autoregressive", "lookahead"])
+@pytest.mark.parametrize("stop", ["final", "18", "is 18", "It"])
+async def test_a_stop_string_ends_the_content(stop: str, strategy: str) -> None:
+    said = "It is 18 degrees."
+    text = f"{THINKING}It is 18 or so.{NEXT}{FINAL}{said}{NEXT}{HEADER}{OSLO}"
+    async with agent(text) as (chat, _):
+        asked = asks(sampling=ChatSampling(stop=(stop,)), policy=Policy(strategy=strategy))
+        answer = await answer_of(chat, asked)
+    is_found = stop in said
+    assert (answer.content, answer.end.stop) == (said.partition(stop)[0], stop if is_found else None)
+    assert [call.name for call in answer.tool_calls] == ([] if is_found else ["weather"])
+    assert answer.end.finish == ("stop" if is_found else "tool_calls")
+
+
+@pytest.mark.parametrize(("budget", "before"), [(0, ""), (None, f"{THOUGHT}\n\n")])
+async def test_a_thinking_in_the_answer_is_separated_from_one_before_it(
+    budget: int | None, before: str
+) -> None:
+    async with agent(f"{THINKING}Once more.{NEXT}{FINAL}Warm.") as (chat, _):
+        answer = await answer_of(chat, asks(sampling=ChatSampling(thinking_token_budget=budget)))
+    assert (answer.reasoning, answer.content) == (f"{before}Once more.", "Warm.")

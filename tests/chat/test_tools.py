@@ -19,10 +19,11 @@ from reason_spec.chat.tools import (
 from reason_spec.engines.scripted import ScriptedTokenizer
 from reason_spec.engines.tokenizer import HuggingFaceTokenizer
 from tests.chat.scripted import ADD, LOOK
+from tests.engines.thinking_templates import GPT_OSS, TemplateTokenizer
 from tests.engines.tiny_models import EOS, byte_level_tokenizer
 
-ALL = TemplateAbilities(system=True, tools=True, calls=True, results=True)
-NOTHING = TemplateAbilities(system=False, tools=False, calls=False, results=False)
+ALL = TemplateAbilities(system=True, tools=True, calls=True, results=True, several_calls=True)
+NOTHING = TemplateAbilities(system=False, tools=False, calls=False, results=False, several_calls=False)
 PLAIN = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}"
 STRICT = (
     "{% for m in messages %}"
@@ -63,9 +64,9 @@ def tokenizer_with(template: str | None) -> HuggingFaceTokenizer:
     ("template", "abilities"),
     [
         (FULL, ALL),
-        (PLAIN, TemplateAbilities(system=True, tools=False, calls=False, results=True)),
+        (PLAIN, TemplateAbilities(system=True, tools=False, calls=False, results=True, several_calls=False)),
         (STRICT, NOTHING),
-        (None, TemplateAbilities(system=True, tools=False, calls=False, results=True)),
+        (None, TemplateAbilities(system=True, tools=False, calls=False, results=True, several_calls=False)),
     ],
 )
 def test_what_a_template_shows_is_found_out(template: str | None, abilities: TemplateAbilities) -> None:
@@ -74,7 +75,7 @@ def test_what_a_template_shows_is_found_out(template: str | None, abilities: Tem
 
 def test_the_scripted_model_shows_calls_and_results_and_no_tools() -> None:
     assert abilities_of(ScriptedTokenizer()) == TemplateAbilities(
-        system=True, tools=False, calls=True, results=True
+        system=True, tools=False, calls=True, results=True, several_calls=True
     )
 
 
@@ -84,7 +85,9 @@ def test_a_template_that_shows_all_is_left_to_itself() -> None:
 
 def test_what_a_template_leaves_out_becomes_text() -> None:
     made = render_messages(
-        CONVERSATION, [ADD], TemplateAbilities(system=True, tools=False, calls=False, results=False)
+        CONVERSATION,
+        [ADD],
+        TemplateAbilities(system=True, tools=False, calls=False, results=False, several_calls=False),
     )
     system, user, assistant, result = made
     assert system["role"] == "system"
@@ -103,9 +106,65 @@ def test_what_a_template_leaves_out_becomes_text() -> None:
     assert result["content"].endswith("And?")
 
 
+def calls_turn(*names: str, **more: str) -> dict[str, Any]:
+    calls = [
+        {"id": f"call {name}", "type": "function", "function": {"name": name, "arguments": "{}"}}
+        for name in names
+    ]
+    return {"role": "assistant", "tool_calls": calls, **more}
+
+
+ONE_CALL = TemplateAbilities(system=True, tools=True, calls=True, results=True, several_calls=False)
+
+
+@pytest.mark.parametrize(
+    ("ids", "expected"),
+    [
+        (["call look", "call add"], ["add", "2", "look", "1"]),
+        ([None, None], ["add", "1", "look", "2"]),
+        (["call look"], ["add", "look", "1"]),
+        (["call add", "call look", "call look"], ["add", "1", "look", "2", "3"]),
+        ([], ["add", "look"]),
+    ],
+)
+def test_each_of_several_calls_is_a_turn_with_its_result(ids: list[str | None], expected: list[str]) -> None:
+    results = [
+        {"role": "tool", "content": str(number), **({"tool_call_id": id_} if id_ else {})}
+        for number, id_ in enumerate(ids, start=1)
+    ]
+    asked = {"role": "user", "content": "?"}
+    conversation = normalised([asked, calls_turn("add", "look", reasoning="Hm."), *results, asked])
+    made = render_messages(conversation, [ADD, LOOK], ONE_CALL)
+    first, turns, last = made[0], made[1:-1], made[-1]
+    assert (first, last) == (conversation[0], conversation[-1])
+    shown = [
+        one["content"] if one["role"] == "tool" else one["tool_calls"][0]["function"]["name"] for one in turns
+    ]
+    assert shown == expected
+    thoughts = [one.get("thinking") for one in turns if one["role"] == "assistant"]
+    assert thoughts == ["Hm.", None], "the thinking is shown once"
+    assert [len(one.get("tool_calls", ())) for one in turns if one["role"] == "assistant"] == [1, 1]
+
+
+def test_gpt_oss_reads_all_calls_of_a_turn() -> None:
+    tokenizer = TemplateTokenizer(GPT_OSS)
+    abilities = abilities_of(tokenizer)
+    assert abilities == ONE_CALL
+    results = [
+        {"role": "tool", "tool_call_id": f"call {name}", "content": name.upper()} for name in ("look", "add")
+    ]
+    conversation = normalised([{"role": "user", "content": "?"}, calls_turn("add", "look"), *results])
+    shown = tokenizer.decode_prompt(tokenizer.encode_chat(render_messages(conversation, [ADD], abilities)))
+    parts = ["to=functions.add", "functions.add to=assistant", "ADD"]
+    parts += [part.replace("add", "look").replace("ADD", "LOOK") for part in parts]
+    places = [shown.find(part) for part in parts]
+    assert -1 not in places
+    assert places == sorted(places)
+
+
 def test_tools_are_described_where_there_is_a_place() -> None:
     system = normalised([{"role": "system", "content": "Be brief."}, {"role": "user", "content": "2 and 2?"}])
-    no_tools = TemplateAbilities(system=True, tools=False, calls=True, results=True)
+    no_tools = TemplateAbilities(system=True, tools=False, calls=True, results=True, several_calls=True)
     (first, second) = render_messages(system, [ADD], no_tools)
     assert first["content"].startswith("Be brief.\n\n")
     assert second == system[1]

@@ -13,6 +13,7 @@ pytestmark = pytest.mark.agents
 from pydantic import BaseModel
 from pydantic_ai import Agent, NativeOutput
 from pydantic_ai.messages import (
+    BinaryContent,
     ModelRequest,
     ModelResponse,
     TextPart,
@@ -25,6 +26,7 @@ from pydantic_ai.models import ModelRequestParameters
 from reason_spec.errors import RequestError
 from reason_spec.integrations.base import InProcess
 from reason_spec.integrations.pydantic_ai import ReasonSpecModel
+from tests.integrations.conftest import PICTURE
 from tests.integrations.test_in_process import APPLES, SOLUTION, WARM, WEATHER
 
 
@@ -73,6 +75,14 @@ def test_a_call_may_have_settings_of_its_own(models: InProcess) -> None:
     assert result.response.provider_details["reason_spec"]["strategy"] == "prompt_lookup"
     with pytest.raises(RequestError, match="unknown option 'presence_penalty'"):
         agent.run_sync(APPLES, model_settings={"presence_penalty": 1.0})
+
+
+def test_a_picture_is_refused_by_its_place(models: InProcess) -> None:
+    agent = Agent(ReasonSpecModel(models))
+    assert agent.run_sync(["Please.", APPLES]).output == SOLUTION
+    with pytest.raises(RequestError, match="is of type 'binary': the model reads text parts only") as refused:
+        agent.run_sync([APPLES, BinaryContent(PICTURE, media_type="image/png")])
+    assert refused.value.param == "messages[0].content"
 
 
 def test_earlier_turns_are_sent_with_thinking_and_calls(models: InProcess) -> None:

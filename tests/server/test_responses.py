@@ -11,6 +11,11 @@ import pytest
 from openai.types.responses import FunctionToolParam, ResponseFunctionToolCall
 from pydantic import BaseModel
 
+from reason_spec.chat.base import TextDelta, TokenLogprob, ToolCallDelta
+from reason_spec.server.base import StreamEvent
+from reason_spec.server.protocol_responses import ResponsesBody
+from reason_spec.server.replies import ReplyStyle
+from reason_spec.server.routes_responses import ResponseEvents
 from tests.server.serving import Serving, scripted, serve
 from tests.server.test_tools_and_thinking import ANSWERS
 
@@ -88,6 +93,29 @@ def test_every_item_of_a_stream_is_opened_and_closed(thinks: Serving) -> None:
     assert final.output[0].content[0].text == "First this.\n\nThen that."
     assert final.output_text == "It is 12."
     assert final.usage.output_tokens_details.reasoning_tokens > 0
+
+
+def test_log_probabilities_without_text_begin_no_item() -> None:
+    style = ReplyStyle(id="resp_1", created=0, model="says", fingerprint="", reasoning_field="reasoning")
+    events = ResponseEvents(style, ResponsesBody(model="says", input="Oslo?"))
+    rated = TextDelta("content", "", (TokenLogprob(1, b"<|channel|>", -0.1),))
+    found: list[StreamEvent] = [
+        TextDelta("reasoning", "First "),
+        rated,
+        TextDelta("reasoning", "this."),
+        rated,
+        ToolCallDelta(0, "{}", "call_1", "weather"),
+        rated,
+    ]
+    sent = [read(one) for event in found for one in events.event(0, event)]
+    added = [event["item"]["type"] for event in sent if event["type"] == "response.output_item.added"]
+    assert added == ["reasoning", "function_call"]
+
+
+def read(event: bytes) -> dict[str, Any]:
+    """Return the body of a server-sent event."""
+    body: dict[str, Any] = json.loads(event.decode().partition("data: ")[2])
+    return body
 
 
 def test_an_answer_that_was_cut_is_incomplete(says: Serving) -> None:

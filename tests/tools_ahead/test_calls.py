@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
+import pydantic
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -18,6 +20,7 @@ from reason_spec.tools_ahead.calls import (
     Said,
     annotated_tools,
     events_of,
+    read_messages,
 )
 from tests.tools_ahead.some_conversations import call, result
 
@@ -67,6 +70,22 @@ def test_results_belong_to_the_calls_before_them_in_their_order() -> None:
     found = list(events_of(map(TraceMessage.model_validate, messages)))
     a, b = Call.of("a", {"x": 1}), Call.of("b", {"y": 2})
     assert found == [Said("user", "go"), Called(a), Called(b), Returned(a, '"one"'), Returned(b, '"two"')]
+
+
+class SomeMessage:
+    """A message as a framework may have it."""
+
+    role = "user"
+    content = "go"
+
+
+@pytest.mark.parametrize(
+    "message", ["go", ("user", "go"), None, SomeMessage()], ids=["text", "pair", "None", "object"]
+)
+def test_a_message_that_is_no_mapping_is_refused_with_what_it_is(message: Any) -> None:
+    with pytest.raises(pydantic.ValidationError, match="valid dictionary") as refused:
+        read_messages([{"role": "user", "content": "go"}, message])
+    assert f"input_type={type(message).__name__}" in str(refused.value)
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import asyncio
 import json
 import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import pytest
@@ -225,7 +225,13 @@ def test_a_conversation_that_cannot_be_read_is_no_error_in_a_framework_and_drops
 
     with SpeculativeTools(shop.tools, read_only=["get_user", "get_order"], model=shop_model) as made:
         taught(made, "ann", range(12))
-        for read, errors in ((lambda: [*messages_of(70)[:4], unknown], ()), (refuse, (LookupError,))):
+        no_mapping: Any = "Meanwhile"
+        cases: list[tuple[Callable[[], list[dict[str, Any]]], tuple[type[Exception], ...]]] = [
+            (lambda: [*messages_of(70)[:4], unknown], ()),
+            (lambda: [*messages_of(70)[:4], no_mapping], ()),
+            (refuse, (LookupError,)),
+        ]
+        for read, errors in cases:
             with made.session("ann") as session:
                 followed(session, 70, 4)
                 session.try_follow(read, *errors)
