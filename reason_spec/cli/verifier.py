@@ -69,7 +69,7 @@ def verifier_train(
         typer.Option(
             min=0,
             metavar="N",
-            help="step: draw N pairs, those that the encoder of --start has wrong more often; 0: each pair once.",
+            help="step: draw N pairs, more often those that --start has wrong; 0: each pair once.",
         ),
     ] = 0,
     threads: Annotated[int, typer.Option(min=1, help="Threads of the processor.")] = 1,
@@ -107,15 +107,8 @@ def verifier_train(
         line = judged_line(found, output)
     else:
         pairs_of = partial(_read_pairs, flags, files or (), seed, leave_out or (), screen)
-        found = _train_encoder(
-            pairs_of,
-            output,
-            TrainingPlan(epochs, threads, seed, hard_pairs),
-            start,
-            risk,
-            screen,
-            fresh=fresh,
-        )
+        plan = TrainingPlan(epochs, threads, seed, hard_pairs)
+        found = _train_encoder(pairs_of, output, plan, start, risk, screen, fresh=fresh)
         line = trained_line(found, output)
     typer.echo(json.dumps({"output": str(output), **asdict(found)}) if as_json else line)
 

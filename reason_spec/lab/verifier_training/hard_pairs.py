@@ -1,7 +1,7 @@
 """Pairs that an encoder has wrong, or is unsure of, are drawn more often than those that it knows.
 
-Scoring a pair with the written encoder costs a tenth of a training step's share of it, so most of the time goes
-to pairs from which something is learned.
+Reading a pair with the written encoder takes a tenth of the time of training on it, so most of the time goes to
+pairs from which something is learned.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ def draw_hard_pairs(
 ) -> list[StepPair]:
     """Draw pairs with replacement, half of each label, by how wrong an encoder has them.
 
-    The weight of a pair is 0.06 + sqrt(|label - p|), with p the encoder's calibrated probability. The root keeps
-    changed pairs apart that it gives 0.02 and 0.2, both far below the threshold and yet not equally easy.
+    The weight of a pair is 0.06 + sqrt(|label - p|), with p the encoder's calibrated probability. The root
+    keeps changed pairs with 0.02 and 0.2 apart, both far below the threshold and yet not equally easy.
 
     Args:
         trained: folder of the encoder, with its calibration.

@@ -170,9 +170,7 @@ def test_a_trained_folder_is_used_by_the_verifier(file: Path, start: Path, tmp_p
     assert asyncio.run(probability()) is not None
 
 
-def test_pairs_that_an_encoder_has_wrong_are_drawn_more_often(
-    file: Path, start: Path, tmp_path: Path
-) -> None:
+def test_pairs_that_are_wrong_are_drawn_more_often(file: Path, start: Path, tmp_path: Path) -> None:
     pairs = read_pairs([file])
     export_encoder(PairClassifier(start).eval(), start / TOKENIZER, tmp_path)
     calibration = calibrate(tmp_path, pairs, 0.1)
