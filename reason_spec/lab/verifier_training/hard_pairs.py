@@ -1,7 +1,7 @@
 """Pairs that an encoder has wrong, or is unsure of, are drawn more often than those that it knows.
 
-Reading a pair with the written encoder takes a tenth of the time of training on it, so most of the time goes to
-pairs from which something is learned.
+Reading a pair with the written encoder takes a tenth of the time of training on it, so most of the time
+goes to pairs from which something is learned.
 """
 
 from __future__ import annotations
