@@ -10,7 +10,7 @@ from itertools import pairwise
 from typing import Final, NamedTuple, TypeAlias
 
 from reason_spec.verifiers.notation import normalize
-from reason_spec.verifiers.objections import missing_numbers
+from reason_spec.verifiers.objections import missing_numbers, named
 from reason_spec.verifiers.quantities import Quantities, read_quantities, read_terms
 
 _OPENINGS: Final = frozenset("so thus therefore hence then now".split())
@@ -22,7 +22,7 @@ Term: TypeAlias = str | Fraction
 
 
 class Evidence(NamedTuple):
-    """Five observations of two steps."""
+    """Six observations of two steps."""
 
     missing_number: bool
     """One step has a number that the other one neither has nor computes."""
@@ -30,23 +30,27 @@ class Evidence(NamedTuple):
     """One step makes a calculation that the other one does not make."""
     same_calculations: bool
     """Both make calculations, and the same ones: operands, operators and value."""
-    other_unit: bool
-    """Behind a number of both steps stand different words: 200 minutes, 200 hours."""
+    other_noun: bool
+    """Behind a number of both steps stand different words of the question: 150 tasks, 150 cycles."""
+    other_name: bool
+    """The first name of the question that the steps hold is another one."""
     same_terms: bool
     """Words, numbers and signs are the same, in whatever notation: two packs, 2 packs."""
 
 
-def find_evidence(drafted: str, target: str) -> Evidence:
-    """Compare two steps without their question."""
+def find_evidence(drafted: str, target: str, question: str) -> Evidence:
+    """Compare two steps."""
     a, b = read_quantities(drafted), read_quantities(target)
     mine, other = _calculations(a), _calculations(b)
     terms = stemmed_terms(drafted), stemmed_terms(target)
-    units = _units(terms[0]), _units(terms[1])
+    nouns = _nouns(terms[0], question), _nouns(terms[1], question)
+    names = named(drafted, question)[:1], named(target, question)[:1]
     return Evidence(
         bool(missing_numbers(a, b) or missing_numbers(b, a)),
         mine != other,
         bool(mine) and mine == other,
-        any(not units[0][number] & units[1][number] for number in units[0].keys() & units[1].keys()),
+        any(not nouns[0][number] & nouns[1][number] for number in nouns[0].keys() & nouns[1].keys()),
+        all(names) and names[0] != names[1],
         terms[0] == terms[1] and _unread(drafted) == _unread(target),
     )
 
@@ -79,10 +83,11 @@ def _calculations(read: Quantities) -> set[tuple[tuple[Fraction, ...], str, Frac
     return {(c.operands, c.operators, c.value) for c in read.calculations}
 
 
-def _units(terms: Sequence[Term]) -> dict[Fraction, set[str]]:
-    """Return the words right behind each number."""
-    units: dict[Fraction, set[str]] = defaultdict(set)
+def _nouns(terms: Sequence[Term], question: str) -> dict[Fraction, set[str]]:
+    """Return the words right behind each number, of numbers with such a word of the question."""
+    nouns: dict[Fraction, set[str]] = defaultdict(set)
     for number, word in pairwise(terms):
         if isinstance(number, Fraction) and isinstance(word, str) and word.isalpha() and len(word) > 1:
-            units[number].add(word)
-    return units
+            nouns[number].add(word)
+    asked = frozenset(stemmed_terms(question))
+    return {number: words for number, words in nouns.items() if words & asked}

@@ -8,10 +8,14 @@ from fractions import Fraction
 from functools import lru_cache
 from typing import Final, NamedTuple
 
+from reason_spec.verifiers.measures import other_measures
 from reason_spec.verifiers.quantities import Quantities, is_near, read_quantities, shown
+from reason_spec.verifiers.variables import other_variables
 
 _WORD: Final = re.compile(r"[A-Za-z]+")
-_NAME: Final = re.compile(r"(?<=[a-z0-9,;)] )[A-Z][a-z]+\b")
+_NAME: Final = re.compile(r"(?<=[a-z0-9,;)] )[A-Z][a-z]+\b|\b[A-Z][a-z]+(?=['’]s\b)")
+_NO_NAMES: Final = frozenset("It That Let Here What There She He Who How Where".split())
+"""Words with 's that are no names: it's."""
 _LESS: Final = re.compile(r"(?<!<)<(?![<-])|≤|\\l(?:eqslant|eq|e|t)(?![a-z])")
 _GREATER: Final = re.compile(r"(?<![>=-])>(?!>)|≥|\\g(?:eqslant|eq|e|t)(?![a-z])")
 
@@ -54,8 +58,13 @@ def find_objection(drafted: str, target: str, question: str, before: str = "") -
     if missing[0] and missing[1]:
         said = f"{_listed(missing[0])} in one step only, {_listed(missing[1])} in the other"
         return Objection(said, contradicts=True)
-    if names := _other_names(drafted, target, question):
-        return Objection(names, contradicts=False)
+    for difference in (
+        _other_names(drafted, target, question),
+        other_measures(drafted, target),
+        other_variables(drafted, target),
+    ):
+        if difference:
+            return Objection(difference, contradicts=False)
     new = missing[0] | missing[1]
     # Paragraph by paragraph: those of the steps before are read once for all steps behind them.
     for paragraph in (question, *before.split("\n\n")) if new else ():
@@ -72,9 +81,9 @@ def _other_names(drafted: str, target: str, question: str) -> str | None:
 
     A text may leave names out, as "she" does; None then.
     """
-    texts = [_WORD.findall(text) for text in (drafted, target)]
-    known = _names_in(question) if question else _names_in(drafted) | _names_in(target)
-    order = [[word for word in dict.fromkeys(text) if word in known] for text in texts]
+    order = [
+        list(dict.fromkeys(named(text, question or f"{drafted} {target}"))) for text in (drafted, target)
+    ]
     shared = [[word for word in names if word in order[0] and word in order[1]] for names in order]
     alone = [[word for word in names if word not in shared[0]] for names in order]
     if alone[0] and alone[1]:
@@ -82,12 +91,20 @@ def _other_names(drafted: str, target: str, question: str) -> str | None:
     return "the names in another order" if shared[0] != shared[1] else None
 
 
+def named(text: str, question: str) -> list[str]:
+    """Return the people and things of a question that a text names, in order."""
+    known = _names_in(question)
+    return [word for word in _WORD.findall(text) if word in known]
+
+
 @lru_cache(maxsize=256)
 def _names_in(text: str) -> frozenset[str]:
-    """Return the words that have a capital in the middle of a sentence and are nowhere in small letters."""
-    return frozenset(_NAME.findall(text)) - {
-        word.capitalize() for word in _WORD.findall(text) if word.islower()
-    }
+    """Return words with a capital in the middle of a sentence or before 's, and nowhere in small letters."""
+    return (
+        frozenset(_NAME.findall(text))
+        - _NO_NAMES
+        - {word.capitalize() for word in _WORD.findall(text) if word.islower()}
+    )
 
 
 def _same_calculations(a: Quantities, b: Quantities) -> bool:

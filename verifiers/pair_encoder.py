@@ -114,6 +114,9 @@ class Calibration:
         seen = sum(weight * getattr(evidence, name) for name, weight in self.weights.items())
         return 1 / (1 + math.exp(-max(-60.0, min(60.0, self.slope * logit + self.offset + seen))))
 
+    def accepts(self, logit: float, evidence: Evidence) -> bool:
+        return self.probability(logit, evidence) >= self.threshold
+
 
 class _Triple(NamedTuple):
     question: str
@@ -191,7 +194,9 @@ class PairEncoder:
         return [
             None
             if np.isnan(logit)
-            else self.calibration.probability(float(logit), find_evidence(triple.drafted, triple.target))
+            else self.calibration.probability(
+                float(logit), find_evidence(triple.drafted, triple.target, triple.question)
+            )
             for triple, logit in zip(triples, logits, strict=True)
         ]
 
@@ -218,6 +223,8 @@ def load_model(folder: Path) -> tuple[tokenizers.Tokenizer, onnxruntime.Inferenc
 
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = options.inter_op_num_threads = 1
+    # Without VNNI instructions sums of products of 8 bits would saturate, and the logits be others.
+    options.add_session_config_entry("session.x64quantprecision", "1")
     try:
         tokenizer = Tokenizer.from_file(str(folder / TOKENIZER))
         session = onnxruntime.InferenceSession(

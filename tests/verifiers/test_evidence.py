@@ -1,4 +1,4 @@
-"""What rules see in two steps: numbers, calculations, units and words that both have, or one of them."""
+"""What rules see in two steps: numbers, calculations, nouns, names and words of both, or of one alone."""
 
 from __future__ import annotations
 
@@ -9,10 +9,12 @@ from hypothesis import strategies as st
 from reason_spec.verifiers.evidence import Evidence, find_evidence, same_work
 from reason_spec.verifiers.quantities import read_quantities
 
+QUESTION = "How many tasks and cycles of 200 hours does Ben owe to Ana?"
+
 
 def names(a: str, b: str) -> set[str]:
-    found = find_evidence(a, b)
-    assert found == find_evidence(b, a)
+    found = find_evidence(a, b, QUESTION)
+    assert found == find_evidence(b, a, QUESTION)
     return {name for name, seen in zip(Evidence._fields, found, strict=True) if seen}
 
 
@@ -20,7 +22,10 @@ def names(a: str, b: str) -> set[str]:
     ("a", "b", "seen"),
     [
         ("So 3 packs * 20 = 60 beads.", "Red: \\(3 \\times 20 = 60\\)", {"same_calculations"}),
-        ("12000 / 60 = 200 hours", "12000 / 60 = 200 minutes", {"same_calculations", "other_unit"}),
+        ("30 * 5 = 150 tasks", "30 * 5 = 150 cycles", {"same_calculations", "other_noun"}),
+        ("30 * 5 = 150 tasks", "30 * 5 = 150 pieces", {"same_calculations"}),
+        ("Ana is 18 years old.", "Ben, who is older than Ana, is 18.", {"other_name"}),
+        ("Ana is 18 years old.", "She is 18 years old.", set()),
         ("Cost per balloon: 900 * 20", "20 balloons cost $900.", {"other_calculation"}),
         ("Elizabeth bought two packs.", "So Elizabeth bought 2 packs.", {"same_terms"}),
         ("Ana has 5 pens.", "Ana has 5 pens, Ben has 6.", {"missing_number"}),

@@ -64,7 +64,6 @@ def export_encoder(model: PairClassifier, tokenizer: Path, folder: Path) -> None
             # The other exporter takes a package more.
             dynamo=False,
         )
-        # Seven bits: with eight, processors without VNNI instructions saturate sums and give other logits.
         # onnxruntime advises a preparation that changes nothing here.
         disabled = logging.root.manager.disable
         logging.disable(logging.WARNING)
@@ -73,7 +72,6 @@ def export_encoder(model: PairClassifier, tokenizer: Path, folder: Path) -> None
                 str(whole),
                 str(folder / MODEL),
                 per_channel=True,
-                reduce_range=True,
                 weight_type=QuantType.QInt8,
             )
         finally:
@@ -138,7 +136,7 @@ def calibrate(folder: Path, pairs: Sequence[StepPair], risk: float) -> Calibrati
     same = np.array([pair.same for pair in pairs])
     logits = read_logits(folder, pairs)
     usable = is_open & ~np.isnan(logits)
-    seen = np.array([find_evidence(pair.a, pair.b) for pair in pairs], np.float64)
+    seen = np.array([find_evidence(pair.a, pair.b, pair.question) for pair in pairs], np.float64)
     given = np.column_stack([logits, seen])
     # C: no same pair has a missing number, so a plain fit would give that a weight without bounds.
     fitted = LogisticRegression(C=1.0, max_iter=1000).fit(given[usable], same[usable])

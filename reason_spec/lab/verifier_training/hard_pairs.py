@@ -6,10 +6,11 @@ goes to pairs from which something is learned.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from random import Random
-from typing import Any, Final, TypeAlias
+from typing import Final, TypeAlias
 
 import numpy as np
 
@@ -50,19 +51,16 @@ def draw_hard_pairs(
         chunk = pairs[first : first + _CHUNK]
         for pair, logit in zip(chunk, read_logits(trained, chunk), strict=True):
             # Pairs that are too long have no logit, and are not trained on.
-            known = calibration.probability(float(logit), find_evidence(pair.a, pair.b))
+            known = calibration.probability(float(logit), find_evidence(pair.a, pair.b, pair.question))
             mistakes.append(0.0 if np.isnan(logit) else abs(pair.same - known))
         on_pairs(len(mistakes), len(pairs))
-    weights = _KNOWN + np.sqrt(np.array(mistakes))
-    return _draw(pairs, weights, number, Random(seed))
+    return _draw(pairs, [_KNOWN + math.sqrt(mistake) for mistake in mistakes], number, Random(seed))
 
 
-def _draw(
-    pairs: Sequence[StepPair], weights: np.ndarray[Any, Any], number: int, rng: Random
-) -> list[StepPair]:
+def _draw(pairs: Sequence[StepPair], weights: Sequence[float], number: int, rng: Random) -> list[StepPair]:
     same = [place for place, pair in enumerate(pairs) if pair.same]
     changed = [place for place, pair in enumerate(pairs) if not pair.same]
-    drawn = rng.choices(same, weights[same], k=number // 2)
-    drawn += rng.choices(changed, weights[changed], k=number - number // 2)
+    drawn = rng.choices(same, [weights[place] for place in same], k=number // 2)
+    drawn += rng.choices(changed, [weights[place] for place in changed], k=number - number // 2)
     rng.shuffle(drawn)
     return [pairs[place] for place in drawn]

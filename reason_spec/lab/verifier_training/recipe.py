@@ -144,7 +144,7 @@ def _accepts(
     logits = read_logits(folder, pairs)
     return np.array([
         not np.isnan(logit)
-        and calibration.probability(float(logit), find_evidence(pair.a, pair.b)) >= calibration.threshold
+        and calibration.accepts(float(logit), find_evidence(pair.a, pair.b, pair.question))
         and find_objection(pair.a, pair.b, pair.question, pair.before) is None
         for pair, logit in zip(pairs, logits, strict=True)
     ])  # fmt: skip

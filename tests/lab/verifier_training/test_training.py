@@ -183,7 +183,10 @@ def test_pairs_that_are_wrong_are_drawn_more_often(file: Path, start: Path, tmp_
     def mean_mistake(of: list[StepPair]) -> float:
         logits = read_logits(tmp_path, of)
         return statistics.fmean(
-            abs(pair.same - calibration.probability(float(logit), find_evidence(pair.a, pair.b)))
+            abs(
+                pair.same
+                - calibration.probability(float(logit), find_evidence(pair.a, pair.b, pair.question))
+            )
             for pair, logit in zip(of, logits, strict=True)
         )
 

@@ -1,0 +1,42 @@
+"""Variables that stand at other places of an equation."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from reason_spec.verifiers.objections import find_objection
+from reason_spec.verifiers.variables import other_variables
+
+
+@pytest.mark.parametrize(
+    ("a", "b"),
+    [
+        ("So \\( c + c = 20 \\), since there are 20 animals.", "The total is C + D = 20."),
+        ("The rope was shorter: \\( B = B - 7 \\).", "It was 7 shorter: B = Y - 7"),
+    ],
+)
+def test_a_variable_in_place_of_another_leaves_a_step_undecided(a: str, b: str) -> None:
+    objection = find_objection(a, b, "")
+    assert objection is not None
+    assert objection.reason.startswith("variables at other places of _")
+    assert not objection.contradicts
+
+
+@pytest.mark.parametrize(
+    ("a", "b"),
+    [
+        ("The total is c + d = 20.", "\\( X + Y = 20 \\)"),
+        ("The total is c + c = 20.", "So the total is 20."),
+        ("We set r = 5.", "Let x = 5."),
+        ("c + d = 20", "2(20 - D) + 4D = 70"),
+    ],
+)
+def test_other_letters_and_other_equations_are_no_difference(a: str, b: str) -> None:
+    assert other_variables(a, b) is None
+
+
+@given(st.text(max_size=80))
+def test_a_step_does_not_differ_from_itself(text: str) -> None:
+    assert other_variables(text, text) is None
