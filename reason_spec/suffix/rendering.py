@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from operator import itemgetter
@@ -65,13 +65,15 @@ class ConversationEncoder:
     """Encodes conversations with a model's tokenizer and chat template.
 
     If the template does not render tool calls, they become part of the text in the form that most models
-    write. If it refuses tool results, these become user messages.
+    write. If it renders the first call of a turn only, each call becomes a turn of its own. If it refuses tool
+    results, these become user messages.
     """
 
     def __init__(self, tokenizer: ChatTokenizer) -> None:
         self._tokenizer = tokenizer
         self._takes_calls = shows_calls(tokenizer)
-        self._takes_tools = shows_results(tokenizer)
+        self._takes_results = shows_results(tokenizer)
+        self._splits_calls = self._takes_calls and not shows_several_calls(tokenizer)
 
     def turns(self, conversation: Conversation) -> Iterator[EncodedTurn]:
         """Yield the turns of a conversation, one for each answer in it.
@@ -80,6 +82,8 @@ class ConversationEncoder:
             EngineError: the chat template refuses the conversation.
         """
         messages = conversation.messages
+        if self._splits_calls:
+            messages = tuple(_one_call_a_turn(messages))
         places = [index for index, message in enumerate(messages) if message.role == "assistant"]
         # A conversation that starts with an answer has an empty prompt.
         prompts = {index: self._encode(messages[:index]) if index else () for index in places}
@@ -110,7 +114,8 @@ class ConversationEncoder:
             else:
                 end = num_shared(prompt, self._encode(messages[: place + 1]))
             made = made.extended(prompt[len(made.tokens) : end], source)
-        return made
+        # Where an answer follows another one, only the start of its turn is new.
+        return made.extended(prompt[len(made.tokens) :], "prompt")
 
     def _answer(
         self,
@@ -134,30 +139,52 @@ class ConversationEncoder:
 
     def _encode(self, messages: Sequence[TraceMessage]) -> tuple[int, ...]:
         return self._tokenizer.encode_chat(
-            openai_messages(messages, calls=self._takes_calls, tools=self._takes_tools)
+            openai_messages(messages, calls=self._takes_calls, tools=self._takes_results)
         )
+
+
+def _one_call_a_turn(messages: Iterable[TraceMessage]) -> Iterator[TraceMessage]:
+    """Yield messages where a turn with several calls is one turn for each call, followed by its result.
+
+    Text and reasoning stay in the first turn. Results are matched with calls by their order.
+    """
+    left: list[TraceMessage] = []
+    for message in messages:
+        if message.role != "tool":
+            yield from left
+            left = [TraceMessage(role="assistant", calls=(call,)) for call in message.calls[1:]]
+            message = message.model_copy(update={"calls": message.calls[:1]})
+        yield message
+        if message.role == "tool" and left:
+            yield left.pop(0)
+    yield from left
 
 
 def shows_calls(tokenizer: ChatTokenizer) -> bool:
     """Whether a model's chat template renders tool calls."""
-    call = TraceMessage(role="assistant", calls=(TraceCall(name=PROBE, arguments={"a": 1}),))
-    return _shows(tokenizer, call, calls=True)
+    return _shows(tokenizer, _calls(PROBE), calls=True)
 
 
 def shows_several_calls(tokenizer: ChatTokenizer) -> bool:
     """Whether a model's chat template renders each of several tool calls in one turn."""
-    calls = tuple(TraceCall(name=name, arguments={"a": 1}) for name in ("first", PROBE))
-    return _shows(tokenizer, TraceMessage(role="assistant", calls=calls), calls=True)
+    return _shows(tokenizer, _calls("first", PROBE), calls=True)
 
 
 def shows_results(tokenizer: ChatTokenizer) -> bool:
     """Whether a model's chat template renders tool results."""
-    return _shows(tokenizer, TraceMessage(role="tool", text=PROBE), calls=False)
+    # Some templates refuse a result without a call before it.
+    result = TraceMessage(role="tool", text=PROBE)
+    return _shows(tokenizer, _calls("first"), result, calls=shows_calls(tokenizer))
 
 
-def _shows(tokenizer: ChatTokenizer, message: TraceMessage, *, calls: bool) -> bool:
+def _calls(*names: str) -> TraceMessage:
+    calls = tuple(TraceCall(name=name, arguments={"a": 1}) for name in names)
+    return TraceMessage(role="assistant", calls=calls)
+
+
+def _shows(tokenizer: ChatTokenizer, *messages: TraceMessage, calls: bool) -> bool:
     user = TraceMessage(role="user", text="?")
-    asked = (user, message, user)
+    asked = (user, *messages, user)
     try:
         tokens = tokenizer.encode_chat(openai_messages(asked, calls=calls, tools=True))
     except EngineError:

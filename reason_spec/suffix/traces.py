@@ -91,7 +91,7 @@ class TraceMessage(_Part):
         texts = [part for part in parts if isinstance(part, str)]
         if len(texts) < len(parts):
             raise ValueError("holds a part that is not text; only texts are learned")
-        return "".join(texts)
+        return "\n".join(texts)
 
     @field_validator("reasoning", "calls", "action", "message_type", mode="before")
     @classmethod
@@ -164,9 +164,9 @@ def read_traces(path: Path, *, skip_bad: bool = False) -> Traces:
     """Read a file of past conversations, also gzip.
 
     A line is an object with ``messages``, or a list of messages. A message has a ``role`` and a ``content``,
-    text or a list of text parts; an assistant's may have ``tool_calls`` and ``reasoning``. Results of
-    tau-bench (``traj``, with ``task_id`` and ``trial``) are lines too. A ``.traj`` file of SWE-agent is one
-    conversation, its ``history``; its name is the task.
+    text or a list of text parts, which are joined by line breaks as in served prompts. An assistant's may
+    have ``tool_calls`` and ``reasoning``. Results of tau-bench (``traj``, with ``task_id`` and ``trial``) are
+    lines too. A ``.traj`` file of SWE-agent is one conversation, its ``history``; its name is the task.
 
     Args:
         skip_bad: collect unusable lines in ``bad_lines`` instead of raising.

@@ -64,6 +64,9 @@ GPT_OSS = """
     {{- '<|start|>assistant to=functions.' + call.name + '<|channel|>commentary json<|message|>' -}}
     {{- call.arguments|tojson + '<|call|>' -}}
 {%- elif message.role == 'tool' -%}
+    {%- if not called.name -%}
+        {{- raise_exception('tool result without a call before it') -}}
+    {%- endif -%}
     {{- '<|start|>functions.' + called.name + ' to=assistant<|channel|>commentary<|message|>' -}}
     {{- message.content|tojson + '<|end|>' -}}
 {%- elif message.role == 'assistant' -%}

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from reason_spec.chat.messages import normalised
 from reason_spec.engines.scripted import ScriptedTokenizer
 from reason_spec.engines.tokenizer import HuggingFaceTokenizer, load_tokenizer
 from reason_spec.errors import DataError, EngineError
@@ -21,7 +22,7 @@ from reason_spec.suffix.traces import Conversation, TraceCall, TraceMessage, rea
 CALL = {"type": "function", "id": "c1", "function": {"name": "look_up", "arguments": '{"id": 7}'}}
 MESSAGES: list[dict[str, Any]] = [
     {"role": "system", "content": "Be brief."},
-    {"role": "user", "content": [{"type": "text", "text": "Who is "}, {"type": "text", "text": "number 7?"}]},
+    {"role": "user", "content": [{"type": "text", "text": "Who is"}, {"type": "text", "text": "number 7?"}]},
     {"role": "assistant", "content": None, "tool_calls": [CALL]},
     {"role": "tool", "tool_call_id": "c1", "content": '{"name": "Ann"}'},
     {"role": "assistant", "content": "Ann is number 7.", "reasoning": "It says so."},
@@ -52,6 +53,11 @@ def embedded() -> HuggingFaceTokenizer:
 
 
 # Reading -------------------------------------------------------------------------------------
+
+
+def test_parts_of_a_text_are_joined_as_in_a_served_prompt() -> None:
+    message = {"role": "user", "content": [{"type": "text", "text": "Look up order"}, "A17"]}
+    assert TraceMessage.model_validate(message).text == normalised([message])[0]["content"]
 
 
 def test_results_of_tau_bench_are_read_with_task_and_trial(tmp_path: Path) -> None:
@@ -95,7 +101,7 @@ def test_a_damaged_trajectory_is_named(tmp_path: Path) -> None:
 def test_messages_in_every_form_are_read(file: Path) -> None:
     expected = (
         TraceMessage(role="system", text="Be brief."),
-        TraceMessage(role="user", text="Who is number 7?"),
+        TraceMessage(role="user", text="Who is\nnumber 7?"),
         TraceMessage(role="assistant", calls=(TraceCall(name="look_up", arguments={"id": 7}),)),
         TraceMessage(role="tool", text='{"name": "Ann"}'),
         TraceMessage(role="assistant", text="Ann is number 7.", reasoning="It says so."),
@@ -296,6 +302,15 @@ class Template:
         return f"{message['role'][0]}:{message['content']}{calls}|"
 
 
+class FirstCall(Template):
+    """Shows the first call of a turn alone, as gpt-oss's template does, and results."""
+
+    def show(self, message: Any) -> str:
+        role = {"tool": "result"}.get(message["role"], message["role"])
+        calls = message.get("tool_calls", ())[:1]
+        return super().show({**message, "role": role, "tool_calls": calls})
+
+
 class Rewriting(Template):
     """Shows the reasoning of the last answer only, as reasoning models do."""
 
@@ -316,6 +331,36 @@ def test_the_template_shows_calls_and_refused_tool_results_become_the_users(file
     prompt = "".join(map(chr, flat(session.prompts[1])))
     assert prompt.endswith('u:{"name": "Ann"}|a:')
     assert session.prompts[1][-1][0] == "tool"
+
+
+@pytest.mark.parametrize(
+    ("results", "prompts", "outputs"),
+    [
+        (
+            ["1", "2"],
+            ["u:?|a:", "u:?|a:I look.@look|r:1|a:", "u:?|a:I look.@look|r:1|a:@add|r:2|a:"],
+            ["I look.@look|", "@add|", "Done.|"],
+        ),
+        (
+            ["1"],
+            ["u:?|a:", "u:?|a:I look.@look|r:1|a:", "u:?|a:I look.@look|r:1|a:@add|a:"],
+            ["I look.@look|", "@add|", "Done.|"],
+        ),
+    ],
+)
+def test_each_call_of_a_turn_is_learnt_where_the_template_shows_one(
+    file: Path, results: list[str], prompts: list[str], outputs: list[str]
+) -> None:
+    calls = [{"function": {"name": name, "arguments": "{}"}} for name in ("look", "add")]
+    messages = [
+        {"role": "user", "content": "?"},
+        {"role": "assistant", "content": "I look.", "tool_calls": calls},
+        *({"role": "tool", "content": result} for result in results),
+        {"role": "assistant", "content": "Done."},
+    ]
+    session = played(read_one(file, messages), FirstCall())
+    assert ["".join(map(chr, flat(prompt))) for prompt in session.prompts] == prompts
+    assert ["".join(map(chr, output)) for output in session.outputs] == outputs
 
 
 def test_reasoning_is_learnt_where_it_was_written_and_not_where_it_is_left_out(file: Path) -> None:
