@@ -9,7 +9,7 @@ from typing import Final
 
 from reason_spec.accelerator import Accelerator
 from reason_spec.accelerator.thinking import Thinking
-from reason_spec.chat.base import ChatEvent, TextDelta, TokenLogprob, ToolCallDelta
+from reason_spec.chat.base import ChatEvent, TextDelta, ToolCallDelta
 from reason_spec.chat.call_forms import CallParser, Found
 from reason_spec.chat.channel_calls import ChannelParser
 from reason_spec.chat.content_logprobs import ContentLogprobs
@@ -68,7 +68,7 @@ class AnswerStream:
             self._parser = parser_for(tools.form, tools.tools, parallel=tools.parallel)
             if isinstance(self._parser, ChannelParser):
                 self._stops = ContentStops(prepared.request.stops or ())
-                self._logprobs = ContentLogprobs(self._parser.fresh())
+                self._logprobs = ContentLogprobs(self._parser.content_places, self._stops)
             if tools.on_drafted is not None:
                 self._drafted = DraftedCalls(tools, tools.on_drafted)
 
@@ -105,7 +105,7 @@ class AnswerStream:
         )
         async with aclosing(generation.pieces()) as pieces:
             async for piece in pieces:
-                if piece.text and self._parser is not None:
+                if piece.text and isinstance(self._parser, ChannelParser):
                     self._parser.follows_thinking = True
                 if piece.text or piece.logprobs:
                     yield TextDelta("reasoning", piece.text, piece.logprobs)
@@ -129,7 +129,7 @@ class AnswerStream:
 
     async def _write_answer(self) -> AsyncGenerator[ChatEvent]:
         self._leading.is_over = self._thinking is None
-        for event in self._events_of(TextPiece(self._begun, step=self._begun)):
+        for event in self._events_of(TextPiece(self._begun, step_text=self._begun)):
             yield event
         while True:
             generation = self._answer_generation()
@@ -139,7 +139,8 @@ class AnswerStream:
                         yield event
                     if self._is_over:
                         generation.is_cut_short = True
-                        break
+                        if not self._awaits_logprobs:
+                            break
             if not self._stopped_in_leading_space(generation):
                 break
         for event in self._last_events(generation):
@@ -150,6 +151,11 @@ class AnswerStream:
         """Whether nothing more of the text is part of the answer."""
         is_stopped = self._stops is not None and self._stops.hit is not None
         return is_stopped or (self._parser is not None and self._parser.done)
+
+    @property
+    def _awaits_logprobs(self) -> bool:
+        """Whether log-probabilities of the content are wanted and have not come yet."""
+        return self._prepared.logprobs and self._logprobs is not None and self._logprobs.is_behind
 
     def _answer_generation(self) -> GenerationStream:
         strategy = self._strategies.answer if self._thinking is not None else self._strategies.first
@@ -182,30 +188,30 @@ class AnswerStream:
             if text or piece.logprobs:
                 yield TextDelta("content", text, piece.logprobs)
             return
-        yield from self._found(self._parser.feed(text))
-        if self._logprobs is not None:
-            if rated := self._content_logprobs(self._logprobs, piece):
-                yield TextDelta("content", "", rated)
-        elif piece.logprobs and not self._num_calls:
-            yield TextDelta("content", "", piece.logprobs)
-
-    def _content_logprobs(self, logprobs: ContentLogprobs, piece: TextPiece) -> tuple[TokenLogprob, ...]:
-        if piece.logprobs is None:
-            logprobs.skip(piece.step)
-            return ()
-        rated = logprobs.take(piece.logprobs)
-        # Some tokens of the step are behind the stop.
-        return () if self._stops is not None and self._stops.hit is not None else rated
+        if self._logprobs is None:
+            yield from self._found(self._parser.feed(text))
+            if piece.logprobs and not self._num_calls:
+                yield TextDelta("content", "", piece.logprobs)
+            return
+        # It leaves out white space itself, and counts every character of the text.
+        yield from self._found(self._parser.feed(piece.text))
+        self._logprobs.take(piece.step_text, piece.logprobs or ())
+        yield from self._released()
 
     def _last_events(self, generation: GenerationStream) -> Iterable[ChatEvent]:
         """Yield what was held back of an answer that is over."""
         if self._parser is None:
             return
-        is_cut = generation.finish == "length" and not generation.is_cut_short
+        is_cut = generation.finish == "length" or generation.stop_id is not None
         yield from self._found(self._parser.close(is_cut=is_cut))
         if self._stops is not None:
             yield from (TextDelta("content", text) for text in self._stops.close())
-            generation.is_cut_short |= self._stops.hit is not None
+        yield from self._released()
+
+    def _released(self) -> Iterable[ChatEvent]:
+        """Yield log-probabilities of content that was passed on."""
+        if self._logprobs is not None and (found := self._logprobs.release()):
+            yield TextDelta("content", "", found)
 
     def _found(self, found: Iterable[Found]) -> Iterable[ChatEvent]:
         for one in self._stops.feed(found) if self._stops else found:

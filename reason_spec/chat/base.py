@@ -76,6 +76,8 @@ class ChatRequest:
         session: the client's name of the conversation, empty without one.
         on_drafted_call: called once for each whole call in a drafted step of the answer, mostly before the
             target has written it or another; in the models' event loop, which it must not block.
+        logprobs: log-probabilities are wanted. An answer with gpt-oss's tools then ends at a stop string only
+            when those of the text before it are known, up to two steps later.
     """
 
     messages: Sequence[Mapping[str, Any]]
@@ -92,6 +94,7 @@ class ChatRequest:
     cache_salt: str = ""
     session: str = ""
     on_drafted_call: CallListener | None = None
+    logprobs: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

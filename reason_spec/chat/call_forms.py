@@ -22,7 +22,8 @@ from reason_spec.engines.tokenizer import CHANNEL_TOKENS
 
 FormName: TypeAlias = Literal["hermes", "mistral", "llama", "qwen3_coder", "harmony"]
 Found: TypeAlias = str | TextDelta | ToolCallDelta
-"""Text of the answer, or of a thinking within it, or a piece of a call."""
+"""Text of the answer, or a piece of a call. A ``TextDelta`` is of a thinking within the answer, or an empty
+line between two messages."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,11 +88,8 @@ class CallParser(ABC):
         """White space that belongs to the text, unless a call follows."""
         self._word = ""
         """Text that may be the beginning of a tag."""
-        self._is_cut = False
         self.num_calls = 0
         self.done = False
-        self.follows_thinking = False
-        """Whether there is text of a thinking before the answer."""
 
     def feed(self, text: str) -> list[Found]:
         """Take more text; return the text outside of calls and the pieces of calls that are certain."""
@@ -107,9 +105,8 @@ class CallParser(ABC):
         Args:
             is_cut: the model had not ended the text.
         """
-        self._is_cut = is_cut
         if not self.done:
-            self._end()
+            self._end(is_cut=is_cut)
         return self._hand_over()
 
     @abstractmethod
@@ -117,8 +114,8 @@ class CallParser(ABC):
         """Read a character outside of calls."""
 
     @abstractmethod
-    def _end(self) -> None:
-        """Emit the rest at the end of the text."""
+    def _end(self, *, is_cut: bool) -> None:
+        """Emit the rest at the end of the text; see `close`."""
 
     def _begin(self, name: str, arguments: str) -> None:
         self._emit(ToolCallDelta(self.num_calls, arguments, new_call_id(), name))
@@ -131,7 +128,7 @@ class CallParser(ABC):
                 self._found[-1] = last + found
             elif found:
                 self._found.append(found)
-        elif isinstance(found, TextDelta) and isinstance(last, TextDelta):
+        elif isinstance(found, TextDelta) and isinstance(last, TextDelta) and last.channel == found.channel:
             self._found[-1] = replace(last, text=last.text + found.text)
         elif (
             isinstance(found, ToolCallDelta)

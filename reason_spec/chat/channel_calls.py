@@ -9,8 +9,10 @@ An answer is one or more messages: a header, then a text. A message to a functio
 channel ``analysis`` is thinking, any other is content; two of a kind are separated by an empty line.
 ``<|call|>`` and ``<|return|>`` end the text of such a model.
 
-What begins like a header is content if it holds a line break, is longer than 200 characters, or meets the end
-of a message before ``<|message|>``.
+What begins like a header is content if it is longer than 200 characters, meets the end of a message before
+``<|message|>``, or has a line break before other text than ``<|message|>``. At the end of the text an
+unfinished header is left out if it begins with ``<|start|>assistant``, or if the text was cut; else it is
+content.
 """
 
 from __future__ import annotations
@@ -30,8 +32,10 @@ _RECIPIENT: Final = re.compile(r"\bto=([^\s<]+)")
 _FUNCTION: Final = "functions."
 _HEADS: Final = (_START, _CHANNEL, _MESSAGE)
 """A header begins with one of them."""
+_NEXT: Final = f"{_START}assistant"
+"""A message after the first one begins with it."""
 _TO: Final = "to="
-_ADDRESSED: Final = re.compile(rf"{_TO}[^\s<]*\s*(?:<.*)?")
+_ADDRESSED: Final = re.compile(rf"{_TO}[^\s<]*\s*(?:<.*)?", re.DOTALL)
 """A header, or the beginning of one, after ``<|start|>assistant``, which comes before an answer."""
 _LONGEST_HEADER: Final = 200
 _GAP: Final = "\n\n"
@@ -41,7 +45,8 @@ class ChannelParser(CallParser):
     """Separates calls, thinking and content in messages; see `CallParser`.
 
     A text without a header is content. So are messages to a recipient that is no known function, with their
-    header.
+    header. The empty line between two messages of content is a ``TextDelta``, because it is no text of the
+    model.
 
     Args:
         names: the functions that may be called.
@@ -61,25 +66,23 @@ class ChannelParser(CallParser):
         """The function of a call whose arguments have not begun."""
         self._with_text: set[str] = set()
         """The kinds of the messages so far that hold text."""
+        self._num_read = 0
+        """Characters of the text without those of an unfinished header or tag."""
+        self.follows_thinking = False
+        """Whether there is text of a thinking before the answer."""
+        self.content_places: list[int] = []
+        """The place in the text of each character of the content."""
 
-    def fresh(self) -> ChannelParser:
-        """Return a parser for another text with calls of the same functions."""
-        return ChannelParser(self._names, parallel=self._parallel)
-
-    @property
-    def holds_back(self) -> bool:
-        """Whether it is open what the last of the text is: a header, a tag, or text."""
-        return bool(self._word) or self._take == self._in_header
-
-    def _end(self) -> None:
+    def _end(self, *, is_cut: bool) -> None:
         if self._take == self._in_header:
             begun = self._header.lstrip()
-            if self._is_cut and (begun.startswith(_HEADS) or (self._is_first and begun.startswith(_TO))):
+            is_header = begun.startswith(_HEADS) or (self._is_first and begun.startswith(_TO))
+            if begun.startswith(_NEXT) or (is_cut and is_header):
                 return
             self._give_up()
         # An unfinished tag is text.
         self._write(self._word)
-        self._end_message(is_cut=self._is_cut)
+        self._end_message(is_cut=is_cut)
 
     def _in_header(self, character: str) -> None:
         self._header += character
@@ -90,14 +93,18 @@ class ChannelParser(CallParser):
         end = next((tag for tag in _ENDS if begun.endswith(tag)), None)
         is_part = end is None or begun == _START or (end == _CHANNEL and begun.count(_CHANNEL) == 1)
         if end is not None and not is_part:
-            self._header = self._header.removesuffix(end)
-            self._give_up()
+            header = self._header.removesuffix(end)
+            self._begin_text("content")
+            self._write(header)
             self._end_text(end)
         elif not self._may_be_header(begun):
             self._give_up()
 
     def _may_be_header(self, begun: str) -> bool:
-        if len(begun) > _LONGEST_HEADER or "\n" in begun:
+        if len(begun) > _LONGEST_HEADER:
+            return False
+        _, line_break, rest = begun.partition("\n")
+        if line_break and not _MESSAGE.startswith(rest.lstrip()):
             return False
         if any(head.startswith(begun) or begun.startswith(head) for head in _HEADS):
             return True
@@ -121,12 +128,14 @@ class ChannelParser(CallParser):
     def _begin_message(self, header: str) -> None:
         found = _RECIPIENT.search(header)
         name = self._function_of(found[1]) if found else None
+        if found is not None and name is None:
+            self._begin_text("content")
+            self._write(header)
+            return
+        self._num_read += len(header)
         if name is not None:
             self._begin_text("call")
             self._called = name
-        elif found is not None:
-            self._begin_text("content")
-            self._write(header)
         else:
             self._begin_text("reasoning" if f"{_CHANNEL}analysis" in header else "content")
 
@@ -146,6 +155,7 @@ class ChannelParser(CallParser):
     def _end_text(self, tag: str) -> None:
         self._end_message()
         self._header = tag if tag in (_START, _CHANNEL) else ""
+        self._num_read += len(tag) - len(self._header)
         self._word = ""
         self._take = self._in_header
 
@@ -160,18 +170,25 @@ class ChannelParser(CallParser):
         self.done = not self._parallel
 
     def _write(self, text: str) -> None:
+        """Hand on the next text of the message, without white space at its beginning."""
+        self._num_read += len(text)
         if self._is_blank:
             text = text.lstrip()
-            if not text:
-                return
-            self._is_blank = False
-            if self._kind == "call":
-                self._begin(self._called, text)
-                return
-            if self._kind in self._with_text or (self._kind == "reasoning" and self.follows_thinking):
-                text = _GAP + text
-            self._with_text.add(self._kind)
+        if not text:
+            return
+        is_first, self._is_blank = self._is_blank, False
         if self._kind == "call":
-            self._emit(ToolCallDelta(self.num_calls - 1, text))
+            if is_first:
+                self._begin(self._called, text)
+            else:
+                self._emit(ToolCallDelta(self.num_calls - 1, text))
+            return
+        is_later = self._kind in self._with_text or (self._kind == "reasoning" and self.follows_thinking)
+        if is_first and is_later:
+            self._emit(TextDelta(self._kind, _GAP))
+        self._with_text.add(self._kind)
+        if self._kind == "content":
+            self.content_places += range(self._num_read - len(text), self._num_read)
+            self._emit(text)
         else:
-            self._emit(text if self._kind == "content" else TextDelta("reasoning", text))
+            self._emit(TextDelta("reasoning", text))

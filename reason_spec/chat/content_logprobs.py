@@ -3,52 +3,64 @@
 from __future__ import annotations
 
 import codecs
-from collections.abc import Iterable
+from bisect import bisect_left
+from collections import deque
+from collections.abc import Sequence
+from typing import NamedTuple
 
 from reason_spec.chat.base import TokenLogprob
-from reason_spec.chat.channel_calls import ChannelParser
+from reason_spec.chat.content_stops import ContentStops
+
+
+class _PlacedToken(NamedTuple):
+    start: int
+    """Characters of the text before its first one."""
+    end: int
+    logprob: TokenLogprob
 
 
 class ContentLogprobs:
-    """Finds the tokens of the content in the steps of an answer.
-
-    Log-probabilities come at the end of a step, after its text. So the text is parsed a second time here,
-    token by token.
+    """Finds the tokens of the content in the steps of an answer. They come later than the text.
 
     Args:
-        parser: has read nothing yet.
+        content_places: the place in the text of each character of the content; it grows with the text.
+        stops: passes the content on.
     """
 
-    def __init__(self, parser: ChannelParser) -> None:
-        self._parser = parser
-        self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
-        self._held: list[TokenLogprob] = []
-        """Tokens of which it is open whether they are content."""
+    def __init__(self, content_places: Sequence[int], stops: ContentStops) -> None:
+        self._places = content_places
+        self._stops = stops
+        self._num_characters = 0
+        """Characters of the steps so far."""
+        self._held: deque[_PlacedToken] = deque()
 
-    def skip(self, text: str) -> None:
-        """Read text whose log-probabilities are unknown."""
-        self._parser.feed(text)
-        self._decoder.reset()
-        self._held = []
+    def take(self, step_text: str, logprobs: Sequence[TokenLogprob]) -> None:
+        """Read the next step and its tokens, none where their log-probabilities are unknown."""
+        decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
+        end = self._num_characters
+        for token in logprobs:
+            start = end
+            end += len(decoder.decode(token.content))
+            is_split = bool(decoder.getstate()[0])
+            self._held.append(_PlacedToken(start, end + is_split, token))
+        self._num_characters += len(step_text)
 
-    def take(self, rated: Iterable[TokenLogprob]) -> tuple[TokenLogprob, ...]:
-        """Read the tokens of a step; return those that are content for certain now."""
-        return tuple(one for token in rated for one in self._read(token))
+    @property
+    def is_behind(self) -> bool:
+        """Whether the step of the last content that was passed on has not come yet."""
+        num_passed_on = self._stops.num_passed_on
+        return num_passed_on > 0 and self._places[num_passed_on - 1] >= self._num_characters
 
-    def _read(self, token: TokenLogprob) -> list[TokenLogprob]:
-        text = self._decoder.decode(token.content)
-        if not text:
-            # Its character ends in a later token.
-            self._held.append(token)
-            return []
-        found = self._parser.feed(text)
-        certain: list[TokenLogprob] = []
-        if is_content := any(isinstance(one, str) for one in found):
-            certain, self._held = self._held, []
-        elif not self._parser.holds_back:
-            self._held = []
-        if self._parser.holds_back:
-            self._held.append(token)
-        elif is_content:
-            certain.append(token)
-        return certain
+    def release(self) -> tuple[TokenLogprob, ...]:
+        """Return the new tokens with a character of the content that was passed on."""
+        num_passed_on = self._stops.num_passed_on
+        released: list[TokenLogprob] = []
+        while self._held:
+            start, end, logprob = self._held[0]
+            place = bisect_left(self._places, start, hi=num_passed_on)
+            if place == num_passed_on:
+                break
+            if self._places[place] < end:
+                released.append(logprob)
+            self._held.popleft()
+        return tuple(released)

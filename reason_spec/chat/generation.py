@@ -19,12 +19,12 @@ from reason_spec.types import FinishReason, Step
 class TextPiece(NamedTuple):
     """New text; ``logprobs`` come with the end of a step, which may bring no text.
 
-    ``step`` is the whole text of the step that ends here, most of which earlier pieces have brought.
+    ``step_text`` is the whole text of the step that ends here, most of which earlier pieces have brought.
     """
 
     text: str
     logprobs: tuple[TokenLogprob, ...] | None = None
-    step: str = ""
+    step_text: str = ""
 
 
 class _PlacedText(NamedTuple):
@@ -66,7 +66,7 @@ class GenerationStream:
         self.request = request
         self.steps: list[Step] = []
         self.is_cut_short = False
-        """Whether its reader left before its end."""
+        """Whether its reader uses no text from here on."""
         self._accelerator = accelerator
         self._prompts = prompts
         self._text = ""
@@ -105,18 +105,19 @@ class GenerationStream:
         solving = asyncio.get_running_loop().create_task(self._solve())
         try:
             while (item := await self._queue.get()) is not None:
-                step = ""
+                step_text = ""
                 if isinstance(item, Step):
-                    step = item.text
+                    step_text = item.text
                     text = order.take(num_final, item.text)
                     num_final += len(item.text)
                     self.steps.append(item)
                     logprobs = logprobs_of(item, self._accelerator.target.tokenizer)
                 else:
                     text, logprobs = order.take(*item), None
-                self._text += text
-                if text or logprobs or step:
-                    yield TextPiece(text, logprobs, step)
+                if not self.is_cut_short:
+                    self._text += text
+                if text or logprobs or step_text:
+                    yield TextPiece(text, logprobs, step_text)
             await solving
         finally:
             solving.cancel()
@@ -142,19 +143,19 @@ def logprobs_of(step: Step, tokenizer: Tokenizer) -> tuple[TokenLogprob, ...] | 
     """Return the target's log-probabilities of a step; None where another model wrote it."""
     if step.origin != "target" or step.logprobs is None:
         return None
-    return tuple(_rated(step.tokens, step.logprobs, tokenizer, len(step.text.encode())))
+    return tuple(_token_logprobs(step.tokens, step.logprobs, tokenizer, len(step.text.encode())))
 
 
-def _rated(
+def _token_logprobs(
     tokens: Sequence[int], logprobs: Sequence[float], tokenizer: Tokenizer, num_bytes: int
 ) -> list[TokenLogprob]:
-    rated: list[TokenLogprob] = []
+    found: list[TokenLogprob] = []
     for token, logprob in zip(tokens, logprobs, strict=True):
         content = tokenizer.token_bytes(token)
         # The tokens of a cut off stop, and the end of the text, are no part of the text.
         if num_bytes <= 0:
             break
         if content:
-            rated.append(TokenLogprob(token, content, logprob))
+            found.append(TokenLogprob(token, content, logprob))
         num_bytes -= len(content)
-    return rated
+    return found

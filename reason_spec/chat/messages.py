@@ -40,9 +40,10 @@ def normalised(messages: Sequence[Mapping[str, Any]]) -> tuple[Message, ...]:
 
 
 def one_call_a_turn(messages: Sequence[Message]) -> Iterator[Message]:
-    """Yield messages where a turn with several calls is one turn for each call, before the results of it.
+    """Yield messages where a turn with several calls is one turn for each call, followed by its results.
 
-    Text and thinking stay in the first. Results without the id of one call are matched by their order.
+    Text and thinking stay in the first. A result without the id of one call goes to the first call without a
+    result, else to the last call.
     """
     rest = iter(messages)
     message = next(rest, None)
@@ -66,11 +67,12 @@ def one_call_a_turn(messages: Sequence[Message]) -> Iterator[Message]:
 def _results_of(calls: Sequence[Mapping[str, Any]], results: Sequence[Message]) -> list[list[Message]]:
     """Return the results of each call."""
     ids = [call.get("id") for call in calls]
+    asked = [result.get("tool_call_id") for result in results]
+    known = [ids.index(id_) if id_ is not None and ids.count(id_) == 1 else None for id_ in asked]
+    free = iter([place for place in range(len(calls)) if place not in known])
     found: list[list[Message]] = [[] for _ in calls]
-    for order, result in enumerate(results):
-        id_ = result.get("tool_call_id")
-        place = ids.index(id_) if id_ is not None and ids.count(id_) == 1 else min(order, len(calls) - 1)
-        found[place].append(result)
+    for result, place in zip(results, known, strict=True):
+        found[next(free, len(calls) - 1) if place is None else place].append(result)
     return found
 
 

@@ -64,6 +64,7 @@ class PreparedRequest:
         limit: limits the thinking, or the answer of a model that does not think; None: nothing does.
         constraint: restricts the answer, not the thinking.
         tools: None if calls in the answer are not parsed.
+        logprobs: see `ChatRequest`.
     """
 
     request: GenerationRequest
@@ -75,6 +76,7 @@ class PreparedRequest:
     limit: ThinkingLimit | None
     constraint: Constraint | None
     tools: OfferedTools | None
+    logprobs: bool
 
     @property
     def num_prompt_tokens(self) -> int:
@@ -161,6 +163,7 @@ class Preparation:
             limit,
             constraint,
             tools,
+            isinstance(asked, ChatRequest) and asked.logprobs,
         )
 
     def _limit(

@@ -43,7 +43,7 @@ def end_of(
         else 0
     )
     num_tokens = sum(len(generation.tokens) for generation in generations)
-    finish = _finish(generations, is_thinking=not answer, num_calls=num_calls)
+    finish = _finish(generations, stop, is_thinking=not answer, num_calls=num_calls)
     return ChatEnd(
         finish=finish,
         num_prompt_tokens=num_prompt_tokens,
@@ -55,11 +55,13 @@ def end_of(
     )
 
 
-def _finish(generations: Sequence[GenerationStream], *, is_thinking: bool, num_calls: int) -> ChatFinish:
+def _finish(
+    generations: Sequence[GenerationStream], stop: str | None, *, is_thinking: bool, num_calls: int
+) -> ChatFinish:
     last = generations[-1]
     # A stop without an answer ended the thinking, and no token was left for the answer.
-    ends = last.is_cut_short or last.finish == "eos" or (last.finish == "stop" and not is_thinking)
-    if not ends:
+    ends = last.finish == "eos" or (last.finish == "stop" and not is_thinking)
+    if not (ends or last.is_cut_short or stop is not None):
         return "length"
     return "tool_calls" if num_calls else "stop"
 

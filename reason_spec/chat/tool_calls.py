@@ -42,7 +42,7 @@ class ToolCallParser(CallParser):
         self._call_open = False
         self._arguments_open = False
 
-    def _end(self) -> None:
+    def _end(self, *, is_cut: bool) -> None:
         if self._take == self._in_text:
             self._emit(self._spaces + self._word if self._word or not self.num_calls else "")
         elif not self._call_open:

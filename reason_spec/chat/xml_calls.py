@@ -73,7 +73,7 @@ class XmlCallParser(CallParser):
         self._num_arguments = 0
         self._types: frozenset[str] = frozenset()
 
-    def _end(self) -> None:
+    def _end(self, *, is_cut: bool) -> None:
         if self._take == self._in_text:
             is_tag = self._called_here and _CLOSER.startswith(self._word)
             is_said = not is_tag if self._word else not self.num_calls

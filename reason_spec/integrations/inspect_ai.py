@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -166,7 +166,8 @@ class ReasonSpecAPI(ModelAPI):
             "tools": [_tool(tool) for tool in tools],
             "tool_choice": _tool_choice(choice) if tools else None,
         }
-        return chat_request(map(_turn, messages), options)
+        request = chat_request(map(_turn, messages), options)
+        return replace(request, logprobs=bool(config.logprobs))
 
     def max_connections(self) -> int:
         """The number of answers written at once."""

@@ -60,6 +60,7 @@ def chat_request(body: ChatBody, client: Client, max_tokens: int | None, session
         tenant=client.tenant,
         cache_salt=body.cache_salt or "",
         session=session,
+        logprobs=bool(body.logprobs),
     )
 
 

@@ -65,8 +65,8 @@ class ConversationEncoder:
     """Encodes conversations with a model's tokenizer and chat template.
 
     If the template does not render tool calls, they become part of the text in the form that most models
-    write. If it renders the first call of a turn only, each call becomes a turn of its own. If it refuses tool
-    results, these become user messages.
+    write. If it renders the first call of a turn only, each call becomes a turn of its own. If it refuses
+    tool results, these become user messages.
     """
 
     def __init__(self, tokenizer: ChatTokenizer) -> None:
@@ -150,13 +150,14 @@ def _one_call_a_turn(messages: Iterable[TraceMessage]) -> Iterator[TraceMessage]
     """
     left: list[TraceMessage] = []
     for message in messages:
-        if message.role != "tool":
+        if message.role == "tool":
+            yield message
+            if left:
+                yield left.pop(0)
+        else:
             yield from left
+            yield message.model_copy(update={"calls": message.calls[:1]})
             left = [TraceMessage(role="assistant", calls=(call,)) for call in message.calls[1:]]
-            message = message.model_copy(update={"calls": message.calls[:1]})
-        yield message
-        if message.role == "tool" and left:
-            yield left.pop(0)
     yield from left
 
 

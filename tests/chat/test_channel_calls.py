@@ -12,8 +12,10 @@ from hypothesis import strategies as st
 
 from reason_spec.chat.base import ChatSampling, Policy, TextDelta, ToolCallDelta
 from reason_spec.chat.call_forms import HARMONY, form_of
+from reason_spec.chat.channel_calls import ChannelParser
 from reason_spec.chat.drafted_calls import calls_in
 from reason_spec.chat.preparing import OfferedTools
+from reason_spec.chat.tools import names_of
 from reason_spec.chat.xml_calls import parser_for
 from reason_spec.types import Constraint
 from tests.chat.channel_agent import FINAL, HEADER, NEXT, OSLO, THINKING, THOUGHT, TOOLS, agent, asks
@@ -25,23 +27,28 @@ Read = tuple[str, str, list[tuple[str, str]]]
 
 def read(pieces: Sequence[str], *, parallel: bool = True, is_cut: bool = False) -> Read:
     """Return the content, the thinking and the calls of a text in pieces, after a thinking."""
-    parser = parser_for(HARMONY, TOOLS, parallel=parallel)
+    parser = ChannelParser(names_of(TOOLS), parallel=parallel)
     parser.follows_thinking = True
-    content = reasoning = ""
+    content = written = reasoning = ""
     calls: list[tuple[str, str]] = []
     for one in [one for piece in pieces for one in parser.feed(piece)] + parser.close(is_cut=is_cut):
         match one:
             case str():
                 content += one
+                written += one
+            case TextDelta("content", text):
+                content += text
             case TextDelta():
-                assert one.channel == "reasoning"
                 reasoning += one.text
             case ToolCallDelta(index, arguments, name=name):
+                assert arguments
                 if index == len(calls):
                     assert name is not None
                     calls.append((name, ""))
                 calls[index] = (calls[index][0], calls[index][1] + arguments)
     assert len(calls) == parser.num_calls
+    whole = "".join(pieces)
+    assert "".join(whole[place] for place in parser.content_places) == written
     return content, reasoning, calls
 
 
@@ -51,6 +58,11 @@ def read(pieces: Sequence[str], *, parallel: bool = True, is_cut: bool = False) 
         (f"{HEADER}{OSLO}", ("", "", [("weather", OSLO)])),
         (f"{HEADER}{OSLO}<|call|>", ("", "", [("weather", OSLO)])),
         (f" to=functions.weather<|channel|>commentary json<|message|>{OSLO}", ("", "", [("weather", OSLO)])),
+        (
+            f"<|channel|>commentary to=functions.weather <|constrain|>json\n<|message|>{OSLO}",
+            ("", "", [("weather", OSLO)]),
+        ),
+        (f" to=functions.weather <|constrain|>json\n <|message|>{OSLO}", ("", "", [("weather", OSLO)])),
         (f"<|channel|>analysis to=functions.weather code<|message|>{OSLO}", ("", "", [("weather", OSLO)])),
         ("<|channel|>commentary to=functions.wait<|message|>", ("", "", [("wait", "{}")])),
         (
@@ -87,10 +99,14 @@ def test_a_message_to_no_known_function_is_content_with_its_header() -> None:
         ("to=5", None),
         ("<|channel|>final It is warm.", None),
         ("<|channel|>final\n\nIt is warm.", None),
+        ("<|channel|>final\n<|mess", None),
+        ("<|channel|>final\n<", None),
+        (f"<|channel|>final\n{FINAL}Very.", "<|channel|>final\n\n\nVery."),
         (f"<|channel|>final {'It is warm. ' * 40}", None),
         (f"<|channel|>final It is warm.{NEXT}{FINAL}Very.", "<|channel|>final It is warm.\n\nVery."),
         (f"<|channel|>fin<|start|>assistant{FINAL}Very.", "<|channel|>fin\n\nVery."),
         (f"<|channel|>fin{FINAL}Very.", "<|channel|>fin\n\nVery."),
+        (f"<|channel|>fin<{FINAL}Very.", "<|channel|>fin<\n\nVery."),
         (f"{FINAL}Yes.<|end|>to=functions.weather{FINAL}No.", "Yes.\n\nto=functions.weather\n\nNo."),
         (f"{HEADER}{OSLO}<|call|>\n", ""),
     ],
@@ -111,6 +127,12 @@ def test_a_header_that_was_given_up_streams_on(text: str) -> None:
 def test_a_header_is_left_out_where_the_limit_cuts_it(header: str) -> None:
     assert read([header], is_cut=True) == ("", "", [])
     assert read([header]) == (header, "", [])
+
+
+@pytest.mark.parametrize("begun", ["<|start|>assistant", "<|start|>assistant<|channel|>final"])
+@pytest.mark.parametrize("is_cut", [True, False])
+def test_the_beginning_of_a_next_message_is_left_out(begun: str, is_cut: bool) -> None:
+    assert read([f"{FINAL}Yes.<|end|>{begun}"], is_cut=is_cut) == ("Yes.", "", [])
 
 
 def test_a_call_without_arguments_is_whole_only_where_the_model_ended_it() -> None:
