@@ -30,20 +30,22 @@ class ContentLogprobs:
     def __init__(self, content_places: Sequence[int], stops: ContentStops) -> None:
         self._places = content_places
         self._stops = stops
+        # A step may end inside a character.
+        self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
         self._num_characters = 0
         """Characters of the steps so far."""
         self._held: deque[_PlacedToken] = deque()
 
-    def take(self, step_text: str, logprobs: Sequence[TokenLogprob]) -> None:
-        """Read the next step and its tokens, none where their log-probabilities are unknown."""
-        decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
-        end = self._num_characters
+    def take(self, step_text: str, logprobs: Sequence[TokenLogprob] | None) -> None:
+        """Read the next step and its tokens, None where their log-probabilities are unknown."""
+        if logprobs is None:
+            self._num_characters += len(step_text)
+            return
         for token in logprobs:
-            start = end
-            end += len(decoder.decode(token.content))
-            is_split = bool(decoder.getstate()[0])
-            self._held.append(_PlacedToken(start, end + is_split, token))
-        self._num_characters += len(step_text)
+            start = self._num_characters
+            self._num_characters += len(self._decoder.decode(token.content))
+            is_split = bool(self._decoder.getstate()[0])
+            self._held.append(_PlacedToken(start, self._num_characters + is_split, token))
 
     @property
     def is_behind(self) -> bool:
