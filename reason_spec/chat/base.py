@@ -77,7 +77,7 @@ class ChatRequest:
         on_drafted_call: called once for each whole call in a drafted step of the answer, mostly before the
             target has written it or another; in the models' event loop, which it must not block.
         logprobs: log-probabilities are wanted. An answer with gpt-oss's tools then ends at a stop string only
-            when those of the text before it are known, up to two steps later.
+            when those of the text before it are known, at most at the end of the step.
     """
 
     messages: Sequence[Mapping[str, Any]]

@@ -103,7 +103,7 @@ class Gathered:
         assert self._end is not None, "an answer has an end"
         content = "".join(self._texts["content"])
         logprobs = self._logprobs
-        rated = b"".join(one.content for one in logprobs).decode(errors="replace")
+        text = b"".join(one.content for one in logprobs).decode(errors="replace")
         return ChatAnswer(
             content=None if self._calls and not content else content,
             reasoning="".join(self._texts["reasoning"]) or None,
@@ -111,7 +111,7 @@ class Gathered:
             # If a step is not the target's, its tokens are missing and the others are out of place. The empty
             # lines between messages of one answer have no tokens.
             logprobs=tuple(logprobs)
-            if logprobs and _without_space(rated).startswith(_without_space(content))
+            if logprobs and _without_space(text).startswith(_without_space(content))
             else None,
             end=self._end,
         )

@@ -115,7 +115,6 @@ def test_an_agent_says_the_same_and_its_tools_have_run_ahead(
     assert report.dropped == {}
     assert report.num_used == report.num_started >= num_calls - 1
     assert sorted(SERVED) == sorted(["nora_70", *user(70)["orders"]]), "each was read once"
-    assert len(SERVED) == num_calls
 
 
 def test_the_session_sees_calls_and_results_one_by_one(
