@@ -75,6 +75,7 @@ def read(pieces: Sequence[str], *, parallel: bool = True, is_cut: bool = False) 
         ),
         (f"<|channel|>analysis<|message|>Hm.{NEXT}{FINAL}Yes.<|return|>", ("Yes.", "\n\nHm.", [])),
         (f"<|channel|>commentary<|message|>First.{NEXT}{FINAL}Second.", ("First.\n\nSecond.", "", [])),
+        (f"{FINAL}First.{NEXT}{THINKING}Hm.{NEXT}{FINAL}Second.", ("First.\n\nSecond.", "\n\nHm.", [])),
         (f"{FINAL}1 <|2 < 3", ("1 <|2 < 3", "", [])),
         ("It is warm.", ("It is warm.", "", [])),
         ("today", ("today", "", [])),

@@ -139,6 +139,13 @@ def test_limits_of_the_thinking_reach_the_model(scripted: InProcess) -> None:
     assert (request.sampling.thinking_token_budget, request.reasoning_effort) == (50, "low")
 
 
+@pytest.mark.parametrize("logprobs", [True, False])
+def test_wanted_log_probabilities_are_part_of_the_request(scripted: InProcess, logprobs: bool) -> None:
+    model = ReasonSpecAPI("embedded", models=scripted)
+    config = GenerateConfig(logprobs=logprobs)
+    assert model._request([ChatMessageUser(content="?")], [], "none", config).logprobs == logprobs
+
+
 @pytest.mark.parametrize(
     ("field", "value"),
     [

@@ -11,6 +11,9 @@ import pytest
 from openai.types.chat import ChatCompletionChunk, ChatCompletionMessageParam
 
 from reason_spec.engines.tokenizer import HuggingFaceTokenizer
+from reason_spec.server.base import Client
+from reason_spec.server.protocol import ChatBody
+from reason_spec.server.requests import chat_request
 from tests.server.serving import Serving
 
 
@@ -136,6 +139,12 @@ def test_logprobs_are_those_of_the_tokens(pair: Serving) -> None:
     streamed_tokens = [token for one in found if one and one.content for token in one.content]
     assert [token.token for token in streamed_tokens] == [token.token for token in tokens]
     assert ask(pair).choices[0].logprobs is None
+
+
+@pytest.mark.parametrize("logprobs", [True, False])
+def test_wanted_logprobs_are_part_of_the_request(logprobs: bool) -> None:
+    body = ChatBody.model_validate({"model": "embedded", "messages": QUESTION, "logprobs": logprobs})
+    assert chat_request(body, Client("ana"), None, "").logprobs == logprobs
 
 
 def test_trusted_clients_choose_and_get_a_report(pair: Serving) -> None:
