@@ -195,7 +195,8 @@ class AnswerStream:
             return
         # It leaves out white space itself, and counts every character of the text.
         yield from self._found(self._parser.feed(piece.text))
-        self._logprobs.take(piece.step_text, piece.logprobs)
+        if piece.step_text:
+            self._logprobs.take(piece.step_text, piece.logprobs)
         yield from self._released()
 
     def _last_events(self, generation: GenerationStream) -> Iterable[ChatEvent]:

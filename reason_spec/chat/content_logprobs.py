@@ -40,6 +40,7 @@ class ContentLogprobs:
         """Read the next step and its tokens, None where their log-probabilities are unknown."""
         if logprobs is None:
             self._num_characters += len(step_text)
+            self._decoder.reset()
             return
         for token in logprobs:
             start = self._num_characters

@@ -182,6 +182,14 @@ def test_a_character_that_a_step_cuts_keeps_its_tokens() -> None:
     assert steps.end("\ufffd\ufffds.<|end|>No", *tokens) == [b"\x82", b"\xac", b"s", b".", b"No"]
 
 
+def test_a_step_without_log_probabilities_may_end_a_cut_character() -> None:
+    steps = Steps()
+    assert steps.read("1€2<|end|>No") == []
+    assert steps.end("1\ufffd", b"1", b"\xe2") == [b"1", b"\xe2"]
+    assert steps.end("\ufffd") == []
+    assert steps.end("2<|end|>No", b"2", b"<|end|>", b"No") == [b"2", b"No"]
+
+
 def test_a_token_that_may_begin_a_tag_waits_for_what_follows() -> None:
     steps = Steps()
     assert steps.read("1") + steps.read(" <") == []
