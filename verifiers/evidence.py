@@ -10,7 +10,7 @@ from itertools import pairwise
 from typing import Final, NamedTuple, TypeAlias
 
 from reason_spec.verifiers.notation import normalize
-from reason_spec.verifiers.objections import missing_numbers, named
+from reason_spec.verifiers.objections import missing_numbers
 from reason_spec.verifiers.quantities import Quantities, read_quantities, read_terms
 
 _OPENINGS: Final = frozenset("so thus therefore hence then now".split())
@@ -22,7 +22,7 @@ Term: TypeAlias = str | Fraction
 
 
 class Evidence(NamedTuple):
-    """Six observations of two steps."""
+    """Five observations of two steps."""
 
     missing_number: bool
     """One step has a number that the other one neither has nor computes."""
@@ -32,8 +32,6 @@ class Evidence(NamedTuple):
     """Both make calculations, and the same ones: operands, operators and value."""
     other_noun: bool
     """Behind a number of both steps stand different words of the question: 150 tasks, 150 cycles."""
-    other_name: bool
-    """The first name of the question that the steps hold is another one."""
     same_terms: bool
     """Words, numbers and signs are the same, in whatever notation: two packs, 2 packs."""
 
@@ -44,13 +42,11 @@ def find_evidence(drafted: str, target: str, question: str) -> Evidence:
     mine, other = _calculations(a), _calculations(b)
     terms = stemmed_terms(drafted), stemmed_terms(target)
     nouns = _nouns(terms[0], question), _nouns(terms[1], question)
-    names = named(drafted, question)[:1], named(target, question)[:1]
     return Evidence(
         bool(missing_numbers(a, b) or missing_numbers(b, a)),
         mine != other,
         bool(mine) and mine == other,
         any(not nouns[0][number] & nouns[1][number] for number in nouns[0].keys() & nouns[1].keys()),
-        all(names) and names[0] != names[1],
         terms[0] == terms[1] and _unread(drafted) == _unread(target),
     )
 

@@ -77,24 +77,24 @@ def find_objection(drafted: str, target: str, question: str, before: str = "") -
 
 
 def _other_names(drafted: str, target: str, question: str) -> str | None:
-    """Say how the names in two texts differ: others, or in another order (who has more than whom).
+    """Say how the names in two texts differ: others, another one first, or another order (who has more).
 
     A text may leave names out, as "she" does; None then.
     """
+    known = _names_in(question or f"{drafted} {target}")
     order = [
-        list(dict.fromkeys(named(text, question or f"{drafted} {target}"))) for text in (drafted, target)
+        list(dict.fromkeys(word for word in _WORD.findall(text) if word in known))
+        for text in (drafted, target)
     ]
+    if not all(order):
+        return None
     shared = [[word for word in names if word in order[0] and word in order[1]] for names in order]
     alone = [[word for word in names if word not in shared[0]] for names in order]
-    if alone[0] and alone[1]:
+    if all(alone):
         return f"{alone[0][0]} in one step, {alone[1][0]} in the other"
+    if order[0][0] != order[1][0]:
+        return f"{order[0][0]} first in one step, {order[1][0]} in the other"
     return "the names in another order" if shared[0] != shared[1] else None
-
-
-def named(text: str, question: str) -> list[str]:
-    """Return the people and things of a question that a text names, in order."""
-    known = _names_in(question)
-    return [word for word in _WORD.findall(text) if word in known]
 
 
 @lru_cache(maxsize=256)

@@ -24,8 +24,6 @@ def names(a: str, b: str) -> set[str]:
         ("So 3 packs * 20 = 60 beads.", "Red: \\(3 \\times 20 = 60\\)", {"same_calculations"}),
         ("30 * 5 = 150 tasks", "30 * 5 = 150 cycles", {"same_calculations", "other_noun"}),
         ("30 * 5 = 150 tasks", "30 * 5 = 150 pieces", {"same_calculations"}),
-        ("Ana is 18 years old.", "Ben, who is older than Ana, is 18.", {"other_name"}),
-        ("Ana is 18 years old.", "She is 18 years old.", set()),
         ("Cost per balloon: 900 * 20", "20 balloons cost $900.", {"other_calculation"}),
         ("Elizabeth bought two packs.", "So Elizabeth bought 2 packs.", {"same_terms"}),
         ("Ana has 5 pens.", "Ana has 5 pens, Ben has 6.", {"missing_number"}),

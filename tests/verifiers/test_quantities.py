@@ -17,7 +17,9 @@ NAMES = "Ana has 12 pens. Her friends Ben and Cleo have none. Each of Ben and Cl
 @pytest.mark.parametrize(
     ("one", "other", "said"),
     [
-        ("Ben gets 3 pens of Ana.", "Ana gets 3 pens of Ben.", "another order"),
+        ("Ben gets 3 pens of Ana.", "Ana gets 3 pens of Ben.", "Ben first in one step, Ana in the other"),
+        ("Ben gets 3 pens of Ana.", "Ana gives 3 pens.", "Ben first in one step"),
+        ("Ana gives 3 to Ben, 3 to Cleo.", "Ana gives 3 to Cleo, 3 to Ben.", "another order"),
         ("Ben has 3 pens.", "Cleo has 3 pens.", "Ben in one step, Cleo in the other"),
         ("She gives 3 pens to Ben.", "Ben gets 3 pens.", None),
         ("Total pens of Ben: 3", "Number of pens of Ben: 3", None),
