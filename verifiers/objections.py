@@ -18,6 +18,7 @@ _NO_NAMES: Final = frozenset("It That Let Here What There She He Who How Where".
 """Words with 's that are no names: it's."""
 _LESS: Final = re.compile(r"(?<!<)<(?![<-])|≤|\\l(?:eqslant|eq|e|t)(?![a-z])")
 _GREATER: Final = re.compile(r"(?<![>=-])>(?!>)|≥|\\g(?:eqslant|eq|e|t)(?![a-z])")
+_OR_EQUAL: Final = re.compile(r"[<>]=|[≤≥]|\\[lg](?:eqslant|eq|e)(?![a-z])")
 
 
 class Objection(NamedTuple):
@@ -50,10 +51,12 @@ def find_objection(drafted: str, target: str, question: str, before: str = "") -
     for own, others in ((a.shares, b.shares), (a.worded_shares, b.worded_shares)):
         if own and others and not own & others:
             return Objection(f"{_listed(own)} in one step, {_listed(others)} in the other", contradicts=True)
-    directions = [(bool(_LESS.search(text)), bool(_GREATER.search(text))) for text in (drafted, target)]
-    if all(map(any, directions)) and directions[0] != directions[1]:
+    inequalities = [
+        [bool(sign.search(text)) for sign in (_LESS, _GREATER, _OR_EQUAL)] for text in (drafted, target)
+    ]
+    if all(map(any, inequalities)) and inequalities[0] != inequalities[1]:
         # It may still be the same inequality, read from the other side.
-        return Objection("inequalities in another direction", contradicts=False)
+        return Objection("other inequalities", contradicts=False)
     missing = [missing_numbers(a, b), missing_numbers(b, a)]
     if missing[0] and missing[1]:
         said = f"{_listed(missing[0])} in one step only, {_listed(missing[1])} in the other"

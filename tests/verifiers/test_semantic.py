@@ -61,7 +61,7 @@ def test_hardly_any_other_step_labelled_by_hand_is_accepted(encoder: PairEncoder
     """At most one step with a number, and four without.
 
     The one says that each toy weighs 1/2 pound, the other step that x toys weigh x times that: more than the
-    first. Of the four two are announcements, taken for questions after the same thing, and one announces a part
+    first. Of the four two are announcements, taken for questions after the same thing; one announces a part
     of what the other does.
     """
     others = [case for case in REAL if not case["same"]]
