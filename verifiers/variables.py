@@ -32,6 +32,7 @@ def _equations(text: str) -> Iterator[tuple[str, tuple[int, ...]]]:
             continue
         letters = [part for part in run if part.isalpha()]
         if "=" in run and len(letters) > 1:
-            form = " ".join("_" if part.isalpha() else part for part in run)
+            # A bracket at an end may open or close a remark.
+            form = " ".join("_" if part.isalpha() else part for part in run).strip("() ")
             yield form, tuple(letters.index(letter) for letter in letters)
         run = []

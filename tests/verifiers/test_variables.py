@@ -13,6 +13,7 @@ from reason_spec.verifiers.variables import other_variables
 @pytest.mark.parametrize(
     ("a", "b"),
     [
+        ("So \\( c + c = 20 \\) (since there are 20 animals).", "The total is C + D = 20."),
         ("So \\( c + c = 20 \\), since there are 20 animals.", "The total is C + D = 20."),
         ("The rope was shorter: \\( B = B - 7 \\).", "It was 7 shorter: B = Y - 7"),
     ],
