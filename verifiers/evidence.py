@@ -6,6 +6,7 @@ import re
 from collections import defaultdict
 from collections.abc import Sequence
 from fractions import Fraction
+from functools import lru_cache
 from itertools import pairwise
 from typing import Final, NamedTuple, TypeAlias
 
@@ -16,6 +17,8 @@ from reason_spec.verifiers.quantities import Quantities, read_quantities, read_t
 _OPENINGS: Final = frozenset("so thus therefore hence then now".split())
 _UNREAD: Final = re.compile(r"[^A-Za-z0-9\s.,;:'$%=+*/^()\[\]{}\\-]|:(?=\d)")
 """Signs that are no terms: an inequality, a factorial, a question."""
+_QUESTION_END: Final = 2000
+"""Characters of a question that are read: a whole conversation may stand there."""
 _ENDINGS: Final = ("ing", "ed", "es", "s")
 
 Term: TypeAlias = str | Fraction
@@ -85,5 +88,12 @@ def _nouns(terms: Sequence[Term], question: str) -> dict[Fraction, set[str]]:
     for number, word in pairwise(terms):
         if isinstance(number, Fraction) and isinstance(word, str) and word.isalpha() and len(word) > 1:
             nouns[number].add(word)
-    asked = frozenset(stemmed_terms(question))
+    if not nouns:
+        return {}
+    asked = _stems(question[-_QUESTION_END:])
     return {number: words for number, words in nouns.items() if words & asked}
+
+
+@lru_cache(maxsize=64)
+def _stems(text: str) -> frozenset[Term]:
+    return frozenset(stemmed_terms(text))

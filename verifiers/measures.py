@@ -7,9 +7,9 @@ from fractions import Fraction
 from itertools import pairwise
 from typing import Final
 
-from reason_spec.verifiers.quantities import read_terms, shown
+from reason_spec.verifiers.quantities import read_phrases, shown
 
-# "in" and "per" stand behind numbers with another meaning, so inches are not read where they are abbreviated.
+# "in" stands behind numbers with another meaning, so inches are not read where they are abbreviated.
 _UNITS: Final = {
     word: row.split()[0]
     for row in (
@@ -29,7 +29,7 @@ _UNITS: Final = {
         "mile mi miles",
         "second sec secs seconds",
         "minute min mins minutes",
-        "hour h hr hrs hours",
+        "hour hr hrs hours",
         "day days",
         "week weeks",
         "month months",
@@ -37,7 +37,7 @@ _UNITS: Final = {
         "dollar dollars",
         "cent cents",
         "euro euros",
-        "liter l liters litre litres",
+        "liter liters litre litres",
         "milliliter ml milliliters millilitre millilitres",
         "gallon gallons",
         "cup cups",
@@ -52,15 +52,19 @@ _UNITS: Final = {
 _PERIODS: Final = {
     word: row.split()[0]
     for row in (
-        "minute minutes",
-        "hour hours hourly",
-        "day days daily",
-        "week weeks weekly",
-        "month months monthly",
-        "year years yearly annual annually",
+        "minute",
+        "hour hourly",
+        "day daily",
+        "week weekly",
+        "month monthly",
+        "year yearly annual annually",
     )
     for word in row.split()
 }
+
+
+_EACH: Final = frozenset(("per", "a", "an", "each", "every", "/"))
+_OPERATORS: Final = frozenset("+-*/=")
 
 
 def other_measures(drafted: str, target: str) -> str | None:
@@ -82,11 +86,21 @@ def other_measures(drafted: str, target: str) -> str | None:
 def _units(text: str) -> dict[Fraction, set[str]]:
     """Return the units right behind each number; a $ in front may open a formula, and says nothing."""
     found: dict[Fraction, set[str]] = defaultdict(set)
-    for number, word in pairwise(read_terms(text)):
-        if isinstance(number, Fraction) and isinstance(word, str) and word in _UNITS:
-            found[number].add(_UNITS[word])
+    for terms in read_phrases(text):
+        rows = zip(("", *terms), terms, terms[1:], (*terms[2:], ""), strict=False)
+        for before, number, word, behind in rows:
+            # The hour of "1/2 hour" is not that of 2, and the m of "5m = 20" is a variable.
+            is_unit = before != "/" and not (len(str(word)) == 1 and behind in _OPERATORS)
+            if isinstance(number, Fraction) and isinstance(word, str) and word in _UNITS and is_unit:
+                found[number].add(_UNITS[word])
     return found
 
 
 def _periods(text: str) -> set[str]:
-    return {_PERIODS[term] for term in read_terms(text) if isinstance(term, str) and term in _PERIODS}
+    """Return the periods of adverbs (daily) and of words for each (per day, a day)."""
+    return {
+        _PERIODS[word]
+        for terms in read_phrases(text)
+        for before, word in pairwise(("", *terms))
+        if isinstance(word, str) and word in _PERIODS and (word != _PERIODS[word] or before in _EACH)
+    }

@@ -18,7 +18,9 @@ _NO_NAMES: Final = frozenset("It That Let Here What There She He Who How Where".
 """Words with 's that are no names: it's."""
 _LESS: Final = re.compile(r"(?<!<)<(?![<-])|≤|\\l(?:eqslant|eq|e|t)(?![a-z])")
 _GREATER: Final = re.compile(r"(?<![>=-])>(?!>)|≥|\\g(?:eqslant|eq|e|t)(?![a-z])")
-_OR_EQUAL: Final = re.compile(r"[<>]=|[≤≥]|\\[lg](?:eqslant|eq|e)(?![a-z])")
+_OR_EQUAL: Final = re.compile(r"[<>]=|=<|[≤≥]|\\[lg](?:eqslant|eq|e)(?![a-z])")
+
+_NEGATIVE: Final = re.compile(r"[=(]\s*[-−]\s*(\d+(?:\.\d+)?)")
 
 
 class Objection(NamedTuple):
@@ -57,6 +59,11 @@ def find_objection(drafted: str, target: str, question: str, before: str = "") -
     if all(map(any, inequalities)) and inequalities[0] != inequalities[1]:
         # It may still be the same inequality, read from the other side.
         return Objection("other inequalities", contradicts=False)
+    negative = [set(_NEGATIVE.findall(text)) for text in (drafted, target)]
+    if negative[0] != negative[1]:
+        # The other one may speak of a loss.
+        number = min(negative[0] ^ negative[1])
+        return Objection(f"-{number} in one step only", contradicts=False)
     missing = [missing_numbers(a, b), missing_numbers(b, a)]
     if missing[0] and missing[1]:
         said = f"{_listed(missing[0])} in one step only, {_listed(missing[1])} in the other"
@@ -82,7 +89,8 @@ def find_objection(drafted: str, target: str, question: str, before: str = "") -
 def _other_names(drafted: str, target: str, question: str) -> str | None:
     """Say how the names in two texts differ: others, another one first, or another order (who has more).
 
-    A text may leave names out, as "she" does; None then.
+    A text may leave out all names, as "she" does; None then. One that leaves out the first alone differs: it
+    may speak of somebody else.
     """
     known = _names_in(question or f"{drafted} {target}")
     order = [

@@ -23,6 +23,7 @@ _PARTS: Final = {
     word: value
     for value, word in enumerate("half third fourth fifth sixth seventh eighth ninth tenth".split(), 2)
 } | {"quarter": 4}
+_ENDS: Final = re.compile(r"[.;:,?!](?=\s|$)|\n")
 _COUNTS: Final = {"a": 1, "one": 1, "two": 2, "three": 3, "four": 4, "five": 5, "six": 6, "seven": 7}
 _WORDED_SHARE: Final = re.compile(
     rf"(?:\b(?P<count>{'|'.join(_COUNTS)})[ -])?\b(?P<part>{'|'.join(_PARTS)})s?\s+of\b", re.IGNORECASE
@@ -139,6 +140,11 @@ def read_terms(text: str) -> tuple[str | Fraction, ...]:
             number = number_of_word(word)
             found.append(WORD_OPERATORS.get(word, word) if number is None else number)
     return tuple(found)
+
+
+def read_phrases(text: str) -> list[tuple[str | Fraction, ...]]:
+    """Return the terms of each part of a text between commas, ends of sentences and of lines."""
+    return [read_terms(part) for part in _ENDS.split(text) if part]
 
 
 def is_near(one: Fraction, other: Fraction) -> bool:

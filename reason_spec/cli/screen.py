@@ -80,7 +80,7 @@ class Screen:
             )
 
     def bar(self, unit: str = "") -> Progress:
-        """Return a bar that counts ``unit``, shown to people only; add one task to it."""
+        """Return a bar that counts ``unit``, shown to people only; add tasks to it."""
         columns = (
             TextColumn("{task.description}"),
             BarColumn(),

@@ -150,22 +150,28 @@ def _train_encoder(
     trained = (
         shipped_weights("semantic") if start == "packaged" else None if start == "minilm" else Path(start)
     )
+    # Before the pairs are made, which takes a minute.
     if trained is not None:
-        # Before the pairs are made, which takes a minute.
         check_folder(trained)
+    if plan.hard_pairs and (trained is None or not plan.epochs):
+        raise SettingsError(
+            "--hard-pairs needs a trained encoder to begin with (--start) and --epochs above 0"
+        )
     pairs = read()
     if fresh:
         shutil.rmtree(output / "checkpoints", ignore_errors=True)
     screen.say(f"Training the encoder; {len(pairs)} pairs were made")
     with screen.bar("") as bar:
         scored = bar.add_task("Reading pairs", total=None, visible=False)
-        task = bar.add_task("Training", total=None)
+        task = bar.add_task("Training", total=None, visible=not plan.hard_pairs)
 
         def show_scored(done: int, number: int) -> None:
             bar.update(scored, completed=done, total=number, visible=True)
+            if bar.disable and done == number:
+                screen.say(f"  read {number} pairs to find the hard ones")
 
         def show(step: int, steps: int) -> None:
-            bar.update(task, completed=step, total=steps)
+            bar.update(task, completed=step, total=steps, visible=True)
             if bar.disable and step % max(1, steps // 10) == 0:
                 screen.say(f"  {step} of {steps} batches")
 

@@ -61,7 +61,7 @@ def pick_dtype(name: str, device: torch.device) -> torch.dtype:
 
 
 def mixed_precision(device: torch.device) -> torch.autocast:
-    """Return a context of bfloat16 products where the device has them, of float32 elsewhere.
+    """Return a context of bfloat16 products where the device is fast at them, of float32 elsewhere.
 
     A CPU with AVX512-BF16 but without AMX takes 1.1 to 1.5 times as long for them as for float32; one with
     neither emulates them in about eight times the time.

@@ -183,3 +183,15 @@ def test_numbers_in_digits_are_all_read(numbers: list[int]) -> None:
 def test_enormous_numbers_and_deep_nesting_are_not_calculated(text: str) -> None:
     assert all(abs(c.value) <= 10**60 for c in read_quantities(text).calculations)
     assert find_objection(text, text, "") is None
+
+
+@pytest.mark.parametrize(("one", "other", "said"), [
+    ("Solving gives $x = -7$.", "The solution is $x = 7$.", "-7 in one step only"),
+    ("We have x <= 5.", "We have x < 5.", "other inequalities"),
+    ("We have x =< 5.", "We have x <= 5.", None),
+    ("x = (-3) + 5", "x = 5 + (-3)", None),
+])  # fmt: skip
+def test_signs_and_bounds_leave_it_open(one: str, other: str, said: str | None) -> None:
+    for objection in (find_objection(one, other, ""), find_objection(other, one, "")):
+        assert (objection and objection.reason) == said
+        assert objection is None or not objection.contradicts

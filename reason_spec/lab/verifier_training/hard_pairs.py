@@ -14,10 +14,10 @@ from typing import Final, TypeAlias
 
 import numpy as np
 
-from reason_spec.lab.verifier_training.export import read_logits
+from reason_spec.errors import SettingsError
 from reason_spec.lab.verifier_training.mining import StepPair
 from reason_spec.verifiers.evidence import find_evidence
-from reason_spec.verifiers.pair_encoder import PairEncoder
+from reason_spec.verifiers.pair_encoder import PairEncoder, encode_pair, load_model, run_model
 
 _KNOWN: Final = 0.06
 """Weight of a pair that the encoder has wholly right; one that it has wholly wrong weighs one more."""
@@ -43,18 +43,22 @@ def draw_hard_pairs(
         on_pairs: called with the number of pairs that are scored and that of all.
 
     Raises:
-        SettingsError: the folder holds no calibrated encoder.
+        SettingsError: the folder holds no calibrated encoder, or all pairs are of one label.
     """
+    if len({pair.same for pair in pairs}) < 2:
+        raise SettingsError("a verifier is trained on pairs of both kinds: same true and same false")
     calibration = PairEncoder(trained).calibration
-    mistakes: list[float] = []
+    tokenizer, session = load_model(trained)
+    weights: list[float] = []
     for first in range(0, len(pairs), _CHUNK):
         chunk = pairs[first : first + _CHUNK]
-        for pair, logit in zip(chunk, read_logits(trained, chunk), strict=True):
-            # Pairs that are too long have no logit, and are not trained on.
+        inputs = [encode_pair(tokenizer, pair.question, pair.a, pair.b) for pair in chunk]
+        for pair, logit in zip(chunk, run_model(session, inputs), strict=True):
             known = calibration.probability(float(logit), find_evidence(pair.a, pair.b, pair.question))
-            mistakes.append(0.0 if np.isnan(logit) else abs(pair.same - known))
-        on_pairs(len(mistakes), len(pairs))
-    return _draw(pairs, [_KNOWN + math.sqrt(mistake) for mistake in mistakes], number, Random(seed))
+            # Pairs that are too long have no logit, and are not trained on.
+            weights.append(0.0 if np.isnan(logit) else _KNOWN + math.sqrt(abs(pair.same - known)))
+        on_pairs(len(weights), len(pairs))
+    return _draw(pairs, weights, number, Random(seed))
 
 
 def _draw(pairs: Sequence[StepPair], weights: Sequence[float], number: int, rng: Random) -> list[StepPair]:

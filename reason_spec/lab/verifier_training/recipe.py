@@ -92,7 +92,9 @@ def train_verifier(
     chosen = choose_pairs(for_training, plan.seed) if plan.epochs else []
     if plan.epochs and plan.hard_pairs:
         if trained is None:
-            raise SettingsError("hard pairs are those that a trained encoder has wrong: name its folder")
+            raise SettingsError(
+                "hard pairs are those that a trained encoder has wrong: begin with one (--start)"
+            )
         chosen = draw_hard_pairs(chosen, trained, plan.hard_pairs, plan.seed, on_scored)
     if not plan.epochs:
         if trained is None:
@@ -111,7 +113,7 @@ def train_verifier(
     hits, misses = int((accepted & same).sum()), int((accepted & ~same).sum())
     return TrainedVerifier(
         calibration,
-        len(chosen),
+        len(set(map(id, chosen))),
         num_same,
         hits,
         num_changed,

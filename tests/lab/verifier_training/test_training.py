@@ -194,6 +194,8 @@ def test_pairs_that_are_wrong_are_drawn_more_often(file: Path, start: Path, tmp_
         of_label = [pair for pair in drawn if pair.same is same]
         assert mean_mistake(of_label) > 1.05 * mean_mistake([pair for pair in pairs if pair.same is same])
     assert drawn == draw_hard_pairs(pairs, tmp_path, 1001, 0)
+    with pytest.raises(SettingsError, match="both kinds"):
+        draw_hard_pairs([pair for pair in pairs if pair.same], tmp_path, 9, 0)
 
 
 def test_the_command_trains_and_bad_lines_are_named(
