@@ -9,60 +9,55 @@ from typing import Final
 
 from reason_spec.verifiers.quantities import read_phrases, shown
 
+
+def _first_of_row(*rows: str) -> dict[str, str]:
+    return {word: row.split()[0] for row in rows for word in row.split()}
+
+
 # "in" stands behind numbers with another meaning, so inches are not read where they are abbreviated.
-_UNITS: Final = {
-    word: row.split()[0]
-    for row in (
-        "meter m meters metre metres",
-        "kilometer km kms kilometers kilometre kilometres",
-        "centimeter cm centimeters centimetre centimetres",
-        "millimeter mm millimeters millimetre millimetres",
-        "gram g grams",
-        "kilogram kg kgs kilograms kilo kilos",
-        "milligram mg milligrams",
-        "pound lb lbs pounds",
-        "ounce oz ounces",
-        "ton tons tonne tonnes",
-        "inch inches",
-        "foot feet ft",
-        "yard yd yards",
-        "mile mi miles",
-        "second sec secs seconds",
-        "minute min mins minutes",
-        "hour hr hrs hours",
-        "day days",
-        "week weeks",
-        "month months",
-        "year years",
-        "dollar dollars",
-        "cent cents",
-        "euro euros",
-        "liter liters litre litres",
-        "milliliter ml milliliters millilitre millilitres",
-        "gallon gallons",
-        "cup cups",
-        "pint pints",
-        "quart quarts",
-        "degree degrees",
-        "dozen dozens",
-        "acre acres",
-    )
-    for word in row.split()
-}
-_PERIODS: Final = {
-    word: row.split()[0]
-    for row in (
-        "minute",
-        "hour hourly",
-        "day daily",
-        "week weekly",
-        "month monthly",
-        "year yearly annual annually",
-    )
-    for word in row.split()
-}
-
-
+_UNITS: Final = _first_of_row(
+    "meter m meters metre metres",
+    "kilometer km kms kilometers kilometre kilometres",
+    "centimeter cm centimeters centimetre centimetres",
+    "millimeter mm millimeters millimetre millimetres",
+    "gram g grams",
+    "kilogram kg kgs kilograms kilo kilos",
+    "milligram mg milligrams",
+    "pound lb lbs pounds",
+    "ounce oz ounces",
+    "ton tons tonne tonnes",
+    "inch inches",
+    "foot feet ft",
+    "yard yd yards",
+    "mile mi miles",
+    "second sec secs seconds",
+    "minute min mins minutes",
+    "hour hr hrs hours",
+    "day days",
+    "week weeks",
+    "month months",
+    "year years",
+    "dollar dollars",
+    "cent cents",
+    "euro euros",
+    "liter liters litre litres",
+    "milliliter ml milliliters millilitre millilitres",
+    "gallon gallons",
+    "cup cups",
+    "pint pints",
+    "quart quarts",
+    "degree degrees",
+    "dozen dozens",
+    "acre acres",
+)
+_PERIODS: Final = _first_of_row(
+    "minute",
+    "hour hourly",
+    "day daily",
+    "week weekly",
+    "month monthly",
+    "year yearly annual annually",
+)
 _EACH: Final = frozenset(("per", "a", "an", "each", "every", "/"))
 _OPERATORS: Final = frozenset("+-*/=")
 

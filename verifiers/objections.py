@@ -19,7 +19,6 @@ _NO_NAMES: Final = frozenset("It That Let Here What There She He Who How Where".
 _LESS: Final = re.compile(r"(?<!<)<(?![<-])|≤|\\l(?:eqslant|eq|e|t)(?![a-z])")
 _GREATER: Final = re.compile(r"(?<![>=-])>(?!>)|≥|\\g(?:eqslant|eq|e|t)(?![a-z])")
 _OR_EQUAL: Final = re.compile(r"[<>]=|=<|[≤≥]|\\[lg](?:eqslant|eq|e)(?![a-z])")
-
 _NEGATIVE: Final = re.compile(r"[=(]\s*[-−]\s*(\d+(?:\.\d+)?)")
 
 
@@ -59,6 +58,8 @@ def find_objection(drafted: str, target: str, question: str, before: str = "") -
     if all(map(any, inequalities)) and inequalities[0] != inequalities[1]:
         # It may still be the same inequality, read from the other side.
         return Objection("other inequalities", contradicts=False)
+    if a.ordered_operands != b.ordered_operands and sorted(a.ordered_operands) == sorted(b.ordered_operands):
+        return Objection("operands of a subtraction or division in another order", contradicts=False)
     negative = [set(_NEGATIVE.findall(text)) for text in (drafted, target)]
     if negative[0] != negative[1]:
         # The other one may speak of a loss.

@@ -138,15 +138,17 @@ def test_each_of_several_calls_is_a_turn_with_its_result(ids: list[str | None], 
     asked = {"role": "user", "content": "?"}
     conversation = normalised([asked, calls_turn("add", "look", reasoning="Hm."), *results, asked])
     made = render_messages(conversation, [ADD, LOOK], ONE_CALL)
-    first, turns, last = made[0], made[1:-1], made[-1]
+    first, messages, last = made[0], made[1:-1], made[-1]
     assert (first, last) == (conversation[0], conversation[-1])
     shown = [
-        one["content"] if one["role"] == "tool" else one["tool_calls"][0]["function"]["name"] for one in turns
+        message["content"] if message["role"] == "tool" else message["tool_calls"][0]["function"]["name"]
+        for message in messages
     ]
     assert shown == expected
-    thoughts = [one.get("thinking") for one in turns if one["role"] == "assistant"]
+    thoughts = [message.get("thinking") for message in messages if message["role"] == "assistant"]
     assert thoughts == ["Hm.", None], "the thinking is shown once"
-    assert [len(one.get("tool_calls", ())) for one in turns if one["role"] == "assistant"] == [1, 1]
+    num_calls = [len(message.get("tool_calls", ())) for message in messages if message["role"] == "assistant"]
+    assert num_calls == [1, 1]
 
 
 def test_gpt_oss_reads_all_calls_of_a_turn() -> None:

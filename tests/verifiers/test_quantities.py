@@ -190,8 +190,10 @@ def test_enormous_numbers_and_deep_nesting_are_not_calculated(text: str) -> None
     ("We have x <= 5.", "We have x < 5.", "other inequalities"),
     ("We have x =< 5.", "We have x <= 5.", None),
     ("x = (-3) + 5", "x = 5 + (-3)", None),
+    ("We need 48 - 7.", "Take 7 - 48.", "operands of a subtraction or division in another order"),
+    ("We need 48 + 7.", "Take 7 + 48.", None),
 ])  # fmt: skip
-def test_signs_and_bounds_leave_it_open(one: str, other: str, said: str | None) -> None:
+def test_signs_bounds_and_order_leave_it_open(one: str, other: str, said: str | None) -> None:
     for objection in (find_objection(one, other, ""), find_objection(other, one, "")):
         assert (objection and objection.reason) == said
         assert objection is None or not objection.contradicts
