@@ -50,8 +50,9 @@ class Quantities:
     ``numbers`` are written in digits, a percentage as a share of 1; ``readings`` also holds numbers in words,
     a percentage as a number of its own (50 % is 1/2 and 50) and values that are computed. ``shares`` are
     fractions such as 2/3, ``worded_shares`` those in words: "two thirds of". ``results`` are the ends of
-    the chains of equalities, in order. ``mistakes`` are equalities whose sides differ. ``ordered_operands``
-    are those of the first subtraction or division, in their order.
+    the chains of equalities, in order. ``mistakes`` are equalities whose sides differ. ``first_operands``
+    are those of the first calculation, in their order, ``ordered_operands`` those of the first one whose order
+    matters.
     """
 
     numbers: frozenset[Fraction]
@@ -61,6 +62,7 @@ class Quantities:
     calculations: frozenset[Calculation]
     results: tuple[Fraction, ...]
     mistakes: frozenset[str]
+    first_operands: tuple[Fraction, ...]
     ordered_operands: tuple[Fraction, ...]
 
 
@@ -88,10 +90,12 @@ def read_quantities(text: str) -> Quantities:
     calculations: set[Calculation] = set()
     results: list[Fraction] = []
     mistakes: set[str] = set()
+    first_operands: tuple[Fraction, ...] = ()
     ordered_operands: tuple[Fraction, ...] = ()
     for chain in equalities(tokens):
         read = (evaluate(part, is_result=place > 0) for place, part in enumerate(chain))
         sides = [side for side in read if side is not None]
+        first_operands = first_operands or next((s.operands for s in sides if s.operators), ())
         ordered = (side.operands for side in sides if side.operators and set(side.operators) <= {"-", "/"})
         ordered_operands = ordered_operands or next(ordered, ())
         if len(sides) < 2:
@@ -125,6 +129,7 @@ def read_quantities(text: str) -> Quantities:
         frozenset(calculations),
         tuple(results),
         frozenset(mistakes),
+        first_operands,
         ordered_operands,
     )
 
