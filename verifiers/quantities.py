@@ -51,8 +51,8 @@ class Quantities:
     a percentage as a number of its own (50 % is 1/2 and 50) and values that are computed. ``shares`` are
     fractions such as 2/3, ``worded_shares`` those in words: "two thirds of". ``results`` are the ends of
     the chains of equalities, in order. ``mistakes`` are equalities whose sides differ. ``first_operands``
-    are those of the first calculation, in their order, ``ordered_operands`` those of the first one whose order
-    matters.
+    are those of the first calculation, in their order, ``ordered_operands`` those of the first subtraction or
+    division.
     """
 
     numbers: frozenset[Fraction]
