@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import shutil
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Final
 
 import numpy as np
 
 from reason_spec.errors import DataError, SettingsError
+from reason_spec.evaluation.records import other_or_fresh
 from reason_spec.evaluation.statistics import Interval, exact_interval
 from reason_spec.lab.verifier_training.encoder import prune_encoder
 from reason_spec.lab.verifier_training.export import calibrate, export_encoder, read_logits
@@ -85,10 +88,13 @@ def train_verifier(
 
     Raises:
         DataError: there are too few pairs.
-        SettingsError: 0 epochs or hard pairs, and no ``trained``.
+        SettingsError: 0 epochs or hard pairs, and no ``trained``; a training with other options or pairs was
+            begun in the folder.
         MissingDependencyError: a package for training is missing.
     """
     for_training, for_calibration, for_report = split_by_problem(pairs)
+    if plan.epochs:
+        _keep_plan(output / "checkpoints", plan, trained, len(for_training))
     chosen = choose_pairs(for_training, plan.seed) if plan.epochs else []
     if plan.epochs and plan.hard_pairs:
         if trained is None:
@@ -121,6 +127,20 @@ def train_verifier(
         exact_interval(hits, num_same),
         exact_interval(misses, num_changed),
     )
+
+
+def _keep_plan(checkpoints: Path, plan: TrainingPlan, trained: Path | None, num_pairs: int) -> None:
+    """Store what a training is of, or compare it: checkpoints of another one would be mixed with it."""
+    begun_with = None if trained is None else hashlib.sha256((trained / MODEL).read_bytes()).hexdigest()
+    own = asdict(replace(plan, threads=1)) | {"pairs": num_pairs, "start": begun_with}
+    path = checkpoints / "plan.json"
+    stored = json.loads(path.read_text(encoding="utf-8")) if path.exists() else own
+    if others := [name for name, value in own.items() if stored.get(name) != value]:
+        raise SettingsError(
+            f"{str(checkpoints.parent)!r} holds a training that differs in {', '.join(others)}. {other_or_fresh()}"
+        )
+    checkpoints.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(own) + "\n", encoding="utf-8")
 
 
 def _train(

@@ -148,6 +148,8 @@ def test_a_trained_folder_is_used_by_the_verifier(file: Path, start: Path, tmp_p
     assert found.num_same > 0
     assert found.num_changed > 0
     assert 0.5 <= found.calibration.threshold <= 1
+    with pytest.raises(SettingsError, match="differs in epochs"):
+        train_verifier(read_pairs([file]), tmp_path / "out", TrainingPlan(0.4), start=start)
     encoder = PairEncoder(tmp_path / "out")
     assert encoder.calibration == found.calibration
     again = train_verifier(
