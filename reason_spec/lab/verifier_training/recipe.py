@@ -137,7 +137,8 @@ def _keep_plan(checkpoints: Path, plan: TrainingPlan, trained: Path | None, num_
     stored = json.loads(path.read_text(encoding="utf-8")) if path.exists() else own
     if others := [name for name, value in own.items() if stored.get(name) != value]:
         raise SettingsError(
-            f"{str(checkpoints.parent)!r} holds a training that differs in {', '.join(others)}. {other_or_fresh()}"
+            f"{str(checkpoints.parent)!r} holds a training that differs in {', '.join(others)}. "
+            + other_or_fresh()
         )
     checkpoints.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(own) + "\n", encoding="utf-8")
