@@ -3,29 +3,29 @@
 from __future__ import annotations
 
 import re
-from collections import defaultdict
 from collections.abc import Sequence
+from difflib import SequenceMatcher
 from fractions import Fraction
 from functools import lru_cache
-from itertools import pairwise
-from typing import Final, NamedTuple, TypeAlias
+from typing import Final, NamedTuple
 
 from reason_spec.verifiers.notation import normalize
 from reason_spec.verifiers.objections import missing_numbers
-from reason_spec.verifiers.quantities import Quantities, read_quantities, read_terms
+from reason_spec.verifiers.quantities import Quantities, read_quantities
+from reason_spec.verifiers.words import FUNCTION_WORDS, Term, stem, stemmed_terms
 
-_OPENINGS: Final = frozenset("so thus therefore hence then now".split())
 _UNREAD: Final = re.compile(r"[^A-Za-z0-9\s.,;:'$%=+*/^()\[\]{}\\-]|:(?=\d)")
 """Signs that are no terms: an inequality, a factorial, a question."""
 _QUESTION_END: Final = 2000
 """Characters of a question that are read: a whole conversation may stand there."""
-_ENDINGS: Final = ("ing", "ed", "es", "s")
-
-Term: TypeAlias = str | Fraction
+_FUNCTION_STEMS: Final = frozenset(map(stem, FUNCTION_WORDS))
 
 
 class Evidence(NamedTuple):
-    """Five observations of two steps."""
+    """Six observations of two steps.
+
+    The question's words are those that are no function words; without a question, those of both steps.
+    """
 
     missing_number: bool
     """One step has a number that the other one neither has nor computes."""
@@ -33,43 +33,34 @@ class Evidence(NamedTuple):
     """One step makes a calculation that the other one does not make."""
     same_calculations: bool
     """Both make calculations, and the same ones: operands, operators and value."""
-    other_noun: bool
-    """Behind a number of both steps stand different words of the question: 150 tasks, 150 cycles."""
+    other_words: bool
+    """Each step has a word of the question that the other one has not."""
+    replaced_word: bool
+    """Between what both say alike, a word of the question stands for another one: 150 tasks, 150 cycles."""
     same_terms: bool
     """Words, numbers and signs are the same, in whatever notation: two packs, 2 packs."""
 
 
 def find_evidence(drafted: str, target: str, question: str) -> Evidence:
-    """Compare two steps."""
-    a, b = read_quantities(drafted), read_quantities(target)
+    """Compare two steps; which of them was drafted does not matter."""
+    one, two = sorted((drafted, target))  # A difference of sequences depends on their order.
+    a, b = read_quantities(one), read_quantities(two)
     mine, other = _calculations(a), _calculations(b)
-    terms = stemmed_terms(drafted), stemmed_terms(target)
-    nouns = _nouns(terms[0], question), _nouns(terms[1], question)
+    terms = stemmed_terms(one), stemmed_terms(two)
+    words = _content_words(one), _content_words(two)
+    asked = _content_words(question[-_QUESTION_END:]) if question else words[0] | words[1]
     return Evidence(
         bool(missing_numbers(a, b) or missing_numbers(b, a)),
         mine != other,
         bool(mine) and mine == other,
-        any(not nouns[0][number] & nouns[1][number] for number in nouns[0].keys() & nouns[1].keys()),
-        terms[0] == terms[1] and _unread(drafted) == _unread(target),
+        bool(asked & (words[0] - words[1]) and asked & (words[1] - words[0])),
+        _has_replaced_word(*terms, asked),
+        terms[0] == terms[1] and _unread(one) == _unread(two),
     )
-
-
-def stemmed_terms(text: str) -> list[Term]:
-    """Return the words, numbers and signs of a text in order, words by `stem` and without openings."""
-    stems = (stem(term) if isinstance(term, str) else term for term in read_terms(text))
-    return [term for term in stems if term not in _OPENINGS]
 
 
 def _unread(text: str) -> list[str]:
     return _UNREAD.findall(normalize(text))
-
-
-def stem(word: str) -> str:
-    """Return a word without the endings of plural and tense; crude, for finding shared words."""
-    for ending in _ENDINGS:
-        if word.endswith(ending) and len(word) > len(ending) + 2:
-            return word[: -len(ending)]
-    return word
 
 
 def same_work(a: Quantities, b: Quantities) -> bool:
@@ -82,18 +73,19 @@ def _calculations(read: Quantities) -> set[tuple[tuple[Fraction, ...], str, Frac
     return {(c.operands, c.operators, c.value) for c in read.calculations}
 
 
-def _nouns(terms: Sequence[Term], question: str) -> dict[Fraction, set[str]]:
-    """Return the words right behind each number, of numbers with such a word of the question."""
-    nouns: dict[Fraction, set[str]] = defaultdict(set)
-    for number, word in pairwise(terms):
-        if isinstance(number, Fraction) and isinstance(word, str) and word.isalpha() and len(word) > 1:
-            nouns[number].add(word)
-    if not nouns:
-        return {}
-    asked = _stems(question[-_QUESTION_END:])
-    return {number: words for number, words in nouns.items() if words & asked}
+def _is_word(term: Term) -> bool:
+    return isinstance(term, str) and len(term) > 1 and term.isalpha()
 
 
-@lru_cache(maxsize=64)
-def _stems(text: str) -> frozenset[Term]:
-    return frozenset(stemmed_terms(text))
+@lru_cache(maxsize=256)
+def _content_words(text: str) -> frozenset[Term]:
+    return frozenset(term for term in stemmed_terms(text) if _is_word(term) and term not in _FUNCTION_STEMS)
+
+
+def _has_replaced_word(a: Sequence[Term], b: Sequence[Term], asked: frozenset[Term]) -> bool:
+    matched = SequenceMatcher(None, a, b, autojunk=False).get_opcodes()
+    return any(
+        a[i] in asked and b[j] in asked
+        for tag, i, i_end, j, j_end in matched
+        if tag == "replace" and i_end - i == j_end - j == 1
+    )

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections import defaultdict
 from fractions import Fraction
-from itertools import pairwise
+from itertools import combinations, pairwise
 from typing import Final
 
 from reason_spec.verifiers.quantities import read_phrases, shown
+from reason_spec.verifiers.words import stem
 
 
 def _first_of_row(*rows: str) -> dict[str, str]:
@@ -63,7 +64,7 @@ _OPERATORS: Final = frozenset("+-*/=")
 
 
 def other_measures(drafted: str, target: str) -> str | None:
-    """Say which unit of one number, or which period, differs between two steps; None if none does.
+    """Say which unit or noun of a number, or which period, differs between two steps; None if none does.
 
     A step may leave a unit or a period out: only what both name is compared.
     """
@@ -72,6 +73,8 @@ def other_measures(drafted: str, target: str) -> str | None:
         if not mine[number] & other[number]:
             units = f"{min(mine[number])} in one step, {min(other[number])} in the other"
             return f"{shown(number)} {units}"
+    if exchanged := _exchanged(_nouns(drafted), _nouns(target)):
+        return exchanged
     periods = _periods(drafted), _periods(target)
     if all(periods) and not periods[0] & periods[1]:
         return f"by the {min(periods[0])} in one step, by the {min(periods[1])} in the other"
@@ -89,6 +92,26 @@ def _units(text: str) -> dict[Fraction, set[str]]:
             if isinstance(number, Fraction) and isinstance(word, str) and word in _UNITS and is_unit:
                 found[number].add(_UNITS[word])
     return found
+
+
+def _nouns(text: str) -> dict[Fraction, set[str]]:
+    """Return the stems of words right behind each number."""
+    found: dict[Fraction, set[str]] = defaultdict(set)
+    for terms in read_phrases(text):
+        for number, word in pairwise(terms):
+            if isinstance(number, Fraction) and isinstance(word, str) and word.isalpha() and len(word) > 1:
+                found[number].add(stem(word))
+    return found
+
+
+def _exchanged(mine: dict[Fraction, set[str]], other: dict[Fraction, set[str]]) -> str | None:
+    """Say which two nouns have each other's number: 6 chairs and 15 tables, 6 tables and 15 chairs."""
+    moved = [number for number in sorted(mine.keys() & other.keys()) if not mine[number] & other[number]]
+    for one, two in combinations(moved, 2):
+        if mine[one] & other[two] and mine[two] & other[one]:
+            nouns = f"{min(mine[one])} in one step, {min(mine[two])} in the other"
+            return f"{shown(one)} {nouns}"
+    return None
 
 
 def _periods(text: str) -> set[str]:

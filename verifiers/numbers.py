@@ -12,8 +12,8 @@ from typing import Final
 
 from reason_spec.types import LossClass, Step, Verdict
 from reason_spec.verifiers.base import VerificationContext, Verifier
-from reason_spec.verifiers.evidence import stemmed_terms
 from reason_spec.verifiers.objections import find_objection
+from reason_spec.verifiers.words import stemmed_terms
 
 _FULLY_READ: Final = re.compile(r"(?:[A-Za-z0-9\s.,;$=+\-−*×·÷/()%]|(?<=[a-z])'(?=[a-z])|:(?!\d))*")
 """Texts in which `read_terms` reads every sign. 5! and 5², a ratio 3:2 and a question are not."""

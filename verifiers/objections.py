@@ -11,11 +11,12 @@ from typing import Final, NamedTuple
 from reason_spec.verifiers.measures import other_measures
 from reason_spec.verifiers.quantities import Quantities, is_near, read_quantities, shown
 from reason_spec.verifiers.variables import other_variables
+from reason_spec.verifiers.wording import other_wording
+from reason_spec.verifiers.words import FINITE_VERB, FUNCTION_WORDS
 
 _WORD: Final = re.compile(r"[A-Za-z]+")
 _NAME: Final = re.compile(r"(?<=[a-z0-9,;)] )[A-Z][a-z]+\b|\b[A-Z][a-z]+(?=['’]s\b)")
-_NO_NAMES: Final = frozenset("It That Let Here What There She He Who How Where".split())
-"""Words with 's that are no names: it's."""
+_SUBJECT: Final = re.compile(rf"(?:^|[.!?]\s)\s*([A-Z][a-z]+)(?= {FINITE_VERB})")
 _LESS: Final = re.compile(r"(?<!<)<(?![<-])|≤|\\l(?:eqslant|eq|e|t)(?![a-z])")
 _GREATER: Final = re.compile(r"(?<![>=-])>(?!>)|≥|\\g(?:eqslant|eq|e|t)(?![a-z])")
 _OR_EQUAL: Final = re.compile(r"[<>]=|=<|[≤≥]|\\[lg](?:eqslant|eq|e)(?![a-z])")
@@ -73,6 +74,7 @@ def find_objection(drafted: str, target: str, question: str, before: str = "") -
         _other_names(drafted, target, question),
         other_measures(drafted, target),
         other_variables(drafted, target),
+        other_wording(drafted, target),
     ):
         if difference:
             return Objection(difference, contradicts=False)
@@ -93,7 +95,7 @@ def _other_names(drafted: str, target: str, question: str) -> str | None:
     A text may leave out all names, as "she" does; None then. One that leaves out the first alone differs: it
     may speak of somebody else.
     """
-    known = _names_in(question or f"{drafted} {target}")
+    known = _names_in(question, subjects=True) if question else _names_in(f"{drafted} {target}")
     order = [
         list(dict.fromkeys(word for word in _WORD.findall(text) if word in known))
         for text in (drafted, target)
@@ -110,13 +112,15 @@ def _other_names(drafted: str, target: str, question: str) -> str | None:
 
 
 @lru_cache(maxsize=256)
-def _names_in(text: str) -> frozenset[str]:
-    """Return words with a capital in the middle of a sentence or before 's, and nowhere in small letters."""
-    return (
-        frozenset(_NAME.findall(text))
-        - _NO_NAMES
-        - {word.capitalize() for word in _WORD.findall(text) if word.islower()}
-    )
+def _names_in(text: str, subjects: bool = False) -> frozenset[str]:
+    """Return words with a capital that are neither function words nor anywhere in small letters.
+
+    They stand inside a sentence or before 's; with ``subjects`` also before a verb at its beginning.
+    A step may begin so with what is no name: "Speed is". A question hardly does.
+    """
+    found = {*_NAME.findall(text), *(_SUBJECT.findall(text) if subjects else ())}
+    small = FUNCTION_WORDS.union(word for word in _WORD.findall(text) if word.islower())
+    return frozenset(name for name in found if name.lower() not in small)
 
 
 def _same_calculations(a: Quantities, b: Quantities) -> bool:

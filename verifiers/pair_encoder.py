@@ -16,7 +16,8 @@ import numpy as np
 from reason_spec.errors import SettingsError
 from reason_spec.shipped import shipped_weights
 from reason_spec.verifiers.batching import Batcher
-from reason_spec.verifiers.evidence import Evidence, find_evidence, stem
+from reason_spec.verifiers.evidence import Evidence, find_evidence
+from reason_spec.verifiers.words import stem
 
 if TYPE_CHECKING:
     import onnxruntime
@@ -107,7 +108,10 @@ class Calibration:
         given = dict(fields)
         weights = {name: float(weight) for name, weight in given.pop("weights", {}).items()}
         if unknown := weights.keys() - set(Evidence._fields):
-            raise ValueError(f"weights of unknown evidence: {', '.join(sorted(unknown))}")
+            raise ValueError(
+                f"weights of evidence that this version does not look for: {', '.join(sorted(unknown))}; "
+                "verifier train --start FOLDER --epochs 0 calibrates it anew"
+            )
         return cls(**{key: float(value) for key, value in given.items()}, weights=weights)
 
     def probability(self, logit: float, evidence: Evidence) -> float:

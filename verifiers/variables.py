@@ -1,4 +1,4 @@
-"""Variables in the equations of two steps: Y = Y - 7 is not B = Y - 7, and is X = X - 7."""
+"""Variables in the equations of two steps: Y = Y - 7 is neither B = Y - 7 nor Y = Y + 7."""
 
 from __future__ import annotations
 
@@ -13,16 +13,32 @@ _SIGNS: Final = frozenset("+-*/=()")
 
 
 def other_variables(drafted: str, target: str) -> str | None:
-    """Say which equation of two steps has its variables at other places; None if none has.
+    """Say which variables or signs beside them differ between two steps; None if none do.
 
-    Equations are compared that are alike but for the letters, and letters by where they recur: other letters
-    are no difference.
+    Equations that are alike but for the letters are compared by where letters recur. Both steps follow the
+    same text, so letters that one step alone has differ from those that the other one alone has.
     """
     mine, other = _equations(drafted), _equations(target)
     for form in sorted(mine.keys() & other.keys()):
         if not mine[form] & other[form]:
             return f"variables at other places of {form}"
-    return None
+    (letters, signs), (other_letters, other_signs) = map(_letters_and_signs, (drafted, target))
+    alone, other_alone = letters - other_letters, other_letters - letters
+    if alone and other_alone:
+        return f"{min(alone)} in one step, {min(other_alone)} in the other"
+    return "other signs beside variables" if signs and other_signs and signs != other_signs else None
+
+
+def _letters_and_signs(text: str) -> tuple[set[str], Counter[str]]:
+    """Return the letters of equations, in small ones, and how often + and - stand in sums with letters."""
+    letters: set[str] = set()
+    signs: Counter[str] = Counter()
+    for terms in read_phrases(text):
+        for run in _runs(terms):
+            own = {part.lower() for part in run if part.isalpha()}
+            letters |= own if "=" in run else set()
+            signs.update(part for part in run if own and part in "+-")
+    return letters, signs
 
 
 def _equations(text: str) -> dict[str, set[tuple[int, ...]]]:

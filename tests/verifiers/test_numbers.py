@@ -48,8 +48,8 @@ def test_three_outcomes(a: str, b: str, decision: str) -> None:
 
 def test_a_known_value_may_be_restated_by_one_step_only() -> None:
     question = "Ana has 47 books and Ben has 8 more."
-    assert "words are open" in judge("Ana has 47, so Ben has 55.", "So Ben has 55.", question).reason
-    assert "48 in one step only" in judge("Ana has 48, so Ben has 55.", "So Ben has 55.", question).reason
+    assert "words are open" in judge("From 47, Ben has 55.", "So Ben has 55.", question).reason
+    assert "48 in one step only" in judge("From 48, Ben has 55.", "So Ben has 55.", question).reason
 
 
 WHOLE = st.integers(min_value=2, max_value=99_999)

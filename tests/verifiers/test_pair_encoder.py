@@ -121,4 +121,4 @@ def test_the_packaged_weights_follow_what_is_seen(logit: float, name: str) -> No
 
 def test_a_folder_from_before_the_weights_is_read(tmp_path: Path) -> None:
     (tmp_path / CONFIG).write_text('{"slope": 1, "offset": 0, "threshold": 0.5}')
-    assert PairEncoder(tmp_path).calibration.probability(0.0, NOTHING._replace(other_noun=True)) == 0.5
+    assert PairEncoder(tmp_path).calibration.probability(0.0, NOTHING._replace(other_words=True)) == 0.5

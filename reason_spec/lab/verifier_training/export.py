@@ -130,18 +130,17 @@ def calibrate(folder: Path, pairs: Sequence[StepPair], risk: float) -> Calibrati
     """
     from sklearn.linear_model import LogisticRegression
 
-    is_open = np.array([
-        find_objection(pair.a, pair.b, pair.question, pair.before) is None for pair in pairs
-    ])  # fmt: skip
+    num_changed = sum(not pair.same for pair in pairs)
+    pairs = [pair for pair in pairs if find_objection(pair.a, pair.b, pair.question, pair.before) is None]
     same = np.array([pair.same for pair in pairs])
     logits = read_logits(folder, pairs)
-    usable = is_open & ~np.isnan(logits)
+    usable = ~np.isnan(logits)
     seen = np.array([find_evidence(pair.a, pair.b, pair.question) for pair in pairs], np.float64)
     given = np.column_stack([logits, seen])
     # C: no same pair has a missing number, so a plain fit would give that a weight without bounds.
     fitted = LogisticRegression(C=1.0, max_iter=1000).fit(given[usable], same[usable])
     slope, *weights = map(float, fitted.coef_[0])
-    most = int(risk * np.count_nonzero(~same))
+    most = int(risk * num_changed)
     refused = np.sort(fitted.predict_proba(given[usable & ~same])[:, 1])[::-1]
     # Just above the first changed step that would be one too many.
     limit = float(refused[most]) if most < len(refused) else 0.0

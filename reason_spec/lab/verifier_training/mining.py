@@ -23,10 +23,11 @@ from typing import Final, TypeAlias
 from reason_spec.lab.verifier_training.changes import Problem, changed_steps
 from reason_spec.lab.verifier_training.rewrites import rewritten
 from reason_spec.segment import split_steps
-from reason_spec.verifiers.evidence import same_work, stem
+from reason_spec.verifiers.evidence import same_work
 from reason_spec.verifiers.objections import missing_numbers
 from reason_spec.verifiers.quantities import Quantities, read_quantities
 from reason_spec.verifiers.semantic import squeezed
+from reason_spec.verifiers.words import stem
 
 _MAX_CHARS: Final = 500
 _MIN_WORDS: Final = 3

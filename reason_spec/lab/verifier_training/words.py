@@ -7,32 +7,13 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Final
 
-FUNCTION_WORDS: Final = frozenset(
-    "a an the this that these those each every all both either neither any some no none one another other "
-    "such same several many much more most few fewer less least enough half twice double triple i you he "
-    "she it we they me him her us them my your his its our their mine yours hers ours theirs who whom "
-    "whose which what when where why how there here and or but nor so yet for as if then than because "
-    "since although though while until unless whether after before during about above across against along "
-    "among around at behind below beside between beyond by down from in inside into like near of off on "
-    "onto out outside over per through throughout to toward under up upon via with within without not also "
-    "too very just only even still already again once now next first second third last finally thus hence "
-    "therefore however instead otherwise overall together altogether initially originally later earlier "
-    "soon is are was were be been being am do does did has have had having can could will would shall "
-    "should may might must let lets wait okay yes hmm well zero two three four five six seven eight nine "
-    "ten eleven twelve thirteen fourteen fifteen sixteen seventeen eighteen nineteen twenty thirty forty "
-    "fifty sixty seventy eighty ninety hundred thousand million dozen".split()
-)
-"""Words that are neither names nor nouns of things that are counted."""
+from reason_spec.verifiers.words import FINITE_VERB, FUNCTION_WORDS
+
 _NO_PERSONS: Final = frozenset(
     "monday tuesday wednesday thursday friday saturday sunday january february march april may june july "
     "august september october november december christmas easter halloween thanksgiving english spanish "
     "french german american celsius fahrenheit mrs miss street avenue park school".split()
 )
-_FINITE: Final = (
-    r"(?:has|had|is|was|can|could|will|would|must|gave|bought|sold|got|ate|made|took|spent|paid|went|ran|"
-    r"drove|kept|left|lost|won|wrote|read|found|met|[a-z]{2,}(?:ed|[^s']s))\b"
-)
-"""What a person does in a sentence: has, gives, bought."""
 _SMALL: Final = "two|three|four|five|six|seven|eight|nine|ten|eleven|twelve"
 _COUNTED: Final = re.compile(
     rf"(?:\b(?:{_SMALL}|how many|number of|total of)|(?<![\d.,-])\d+(?:[.,]\d+)*)\s+(?:\\text\{{\s*)?"
@@ -118,7 +99,7 @@ def persons(question: str, texts: Sequence[str]) -> tuple[str, ...]:
     inside = set(re.findall(r"(?<=[a-z,] )[A-Z][a-z]{2,}\b", everything))
     acting = set(
         re.findall(
-            rf"(?<![A-Z][a-z] )\b([A-Z][a-z]{{2,}})(?='s\b|’s\b| {_FINITE}| and [A-Z][a-z]+ [a-z])",
+            rf"(?<![A-Z][a-z] )\b([A-Z][a-z]{{2,}})(?='s\b|’s\b| {FINITE_VERB}| and [A-Z][a-z]+ [a-z])",
             everything,
         )
     )
