@@ -85,10 +85,11 @@ def _units(text: str) -> dict[Fraction, set[str]]:
     """Return the units right behind each number; a $ in front may open a formula, and says nothing."""
     found: dict[Fraction, set[str]] = defaultdict(set)
     for terms in read_phrases(text):
-        rows = zip(("", *terms), terms, terms[1:], (*terms[2:], ""), strict=False)
-        for before, number, word, behind in rows:
+        rows = zip(("", "", *terms), ("", *terms), terms, terms[1:], (*terms[2:], ""), strict=False)
+        for divided, before, number, word, behind in rows:
             # The hour of "1/2 hour" is not that of 2, and the m of "5m = 20" is a variable.
-            is_unit = before != "/" and not (len(str(word)) == 1 and behind in _OPERATORS)
+            in_fraction = before == "/" and isinstance(divided, Fraction)
+            is_unit = not in_fraction and not (len(str(word)) == 1 and behind in _OPERATORS)
             if isinstance(number, Fraction) and isinstance(word, str) and word in _UNITS and is_unit:
                 found[number].add(_UNITS[word])
     return found
@@ -109,8 +110,7 @@ def _exchanged(mine: dict[Fraction, set[str]], other: dict[Fraction, set[str]]) 
     moved = [number for number in sorted(mine.keys() & other.keys()) if not mine[number] & other[number]]
     for one, two in combinations(moved, 2):
         if mine[one] & other[two] and mine[two] & other[one]:
-            nouns = f"{min(mine[one])} in one step, {min(mine[two])} in the other"
-            return f"{shown(one)} {nouns}"
+            return f"{shown(one)} and {shown(two)} count each other's things"
     return None
 
 

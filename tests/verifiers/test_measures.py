@@ -20,6 +20,8 @@ from reason_spec.verifiers.objections import find_objection
             "45 dollar in one step",
         ),
         ("2 * 60 = 120 m per week", "2 * 60 = 120 km/week", "120 meter in one step, kilometer"),
+        ("64 ounces / 16 pounds per can = 4", "64 ounces / 16 ounces = 4 cans", "16 pound in one step"),
+        ("6 chairs and 15 tables", "15 chairs, 6 tables", "6 and 15 count each other's things"),
         ("The daily cost is 147 - 126 = 21.", "So 147 - 126 = 21 more a week.", "by the day in one step"),
     ],
 )
@@ -41,6 +43,7 @@ def test_other_units_and_periods_leave_a_step_undecided(a: str, b: str, said: st
         ("The weekly pay is 35.", "The pay is 35."),
         ("5 * 7 days = 35 eggs", "5 * 7 = 35 eggs a week"),
         ("500 * 12 months = 6000", "Annual rent: 500 * 12 = 6000"),
+        ("1/2 hour of 60", "1/2 of 60 minutes"),
         ("3 hours * 60 = 180", "3 * 60 = 180 minutes"),
         ("5 * 4 = 20\nHours: 5 * 6 = 30", "5 * 4 = 20 miles, 5 * 6 = 30"),
         ("4 miles per hour * 1/2 hour = 2", "4 * 1/2 = 2 miles"),
