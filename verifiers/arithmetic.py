@@ -43,6 +43,7 @@ _NUMBER_WORDS: Final = {
     "doubled": Fraction(2),
     "halves": Fraction(1, 2),
 }
+_SCALES: Final = {"thousand": 10**3, "million": 10**6, "billion": 10**9, "trillion": 10**12}
 WORD_OPERATORS: Final = {"times": "*", "plus": "+", "minus": "-", "over": "/"}
 _VARIABLES: Final = frozenset("abcdefijnopqrtuvwxyzABCDNPQRSTXYZ")
 """Letters right behind a number that make it a term; the others are units."""
@@ -51,6 +52,7 @@ _EQUALITY_WORDS: Final = frozenset({"is", "are", "equals", "equal", "gives", "ma
 _TOKEN: Final = re.compile(
     r"(?P<clock>\b\d{1,2}:\d{2}\b)"
     r"|(?P<number>\d+(?:\.\d+)?|\.\d+)(?P<percent>\s?(?:%|percent\b))?(?P<ordinal>(?:st|nd|rd|th)\b)?"
+    r"(?P<scale>\s(?:thousand|million|billion|trillion)\b)?"
     r"|(?P<word>[A-Za-z][A-Za-z'\-]*[A-Za-z]|[A-Za-z])"
     r"|(?P<equal>=)|(?P<operator>[-+*/^])|(?P<paren>[()\[\]{}])|(?P<end>[.;:,?!\n])"
 )
@@ -91,7 +93,8 @@ def tokenize(text: str) -> Iterator[Token]:
             digits = found["number"]
             if len(digits) > _MOST_DIGITS:
                 continue
-            value = Fraction(digits) / (100 if found["percent"] else 1)
+            scale = _SCALES[found["scale"].strip()] if found["scale"] else 1
+            value = Fraction(digits) * scale / (100 if found["percent"] else 1)
             yield Token("word" if found["ordinal"] else "number", found[0].strip(), value)
         elif kind == "word" and found[0].lower() in WORD_OPERATORS:
             yield Token("worded", found[0])

@@ -54,7 +54,8 @@ _OPPOSITES: Final = (
     "buyer:seller success:failure climb:descend ascend:descend rise:sink fill:empty accept:reject pass:fail "
     "wide:high width:height length:width length:height radius:diameter area:perimeter area:volume "
     "mean:median row:column horizontal:vertical parallel:perpendicular prime:composite rational:irrational "
-    "acute:obtuse add:difference sum:product sin:cos sin:tan cos:tan tan:cot sine:cosine"
+    "acute:obtuse add:difference divide:subtract divide:add multiply:add multiply:subtract "
+    "sum:product sin:cos sin:tan cos:tan tan:cot sine:cosine"
 )
 
 

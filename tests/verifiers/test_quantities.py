@@ -46,6 +46,7 @@ def calculations(text: str) -> set[tuple[tuple[float, ...], str, float]]:
         ("48 inches - 40 inches = 8 inches", {((40, 48), "-", 8)}),
         (r"140{,}000 + 5 = 140{,}005", {((5, 140000), "+", 140005)}),
         ("2 ft x 8 ft = 16 square feet", {((2, 8), "*", 16)}),
+        ("2 million / 4 = 500 thousand", {((2000000, 4), "/", 500000)}),
         ("So per week 40*15 = $600", {((15, 40), "*", 600)}),
         ("7 + 8 = 15 carry 1, so 4 + 1 = 5 tens and 5", {((7, 8), "+", 15), ((1, 4), "+", 5)}),
         (
@@ -89,6 +90,7 @@ QUESTION = "Ana has 47 apples and buys 8 more at 20% off, 3/5 of them red. How m
         ("Ana has 47 + 8 = 55 apples.", "47 - 8 = 39 are left.", True),
         ("Ana has 55 apples.", "Ana has 54 apples.", True),
         ("3/5 of them are red.", "5/3 of them are red.", True),
+        ("There are 1.2 million people.", "There are 1.2 thousand people.", True),
         ("A third of them are red.", "Two-thirds of them are red.", True),
         ("Half of the apples are red.", "One quarter of the apples is red.", True),
         (r"So $x \\le 5$ holds.", "So x >= 5 holds.", False),
