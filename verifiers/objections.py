@@ -119,7 +119,7 @@ def _names_in(text: str, subjects: bool = False) -> frozenset[str]:
     A step may begin so with what is no name: "Speed is". A question hardly does.
     """
     found = {*_NAME.findall(text), *(_SUBJECT.findall(text) if subjects else ())}
-    small = FUNCTION_WORDS.union(word for word in _WORD.findall(text) if word.islower())
+    small = {word for word in _WORD.findall(text) if word.islower()} | (FUNCTION_WORDS - {"will"})
     return frozenset(name for name in found if name.lower() not in small)
 
 

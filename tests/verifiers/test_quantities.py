@@ -35,6 +35,15 @@ def test_other_names_leave_it_open(one: str, other: str, said: str | None) -> No
         assert not objection.contradicts
 
 
+def test_who_acts_at_the_beginning_of_the_question_has_a_name_too() -> None:
+    question = "Kira bought 3 pens. Lola ate 2 apples. How many pens does Kira have?"
+    objection = find_objection("Lola has 3 pens.", "So Kira has 3 pens.", question)
+    assert objection is not None
+    assert objection.reason == "Lola in one step, Kira in the other"
+    assert find_objection("So Total is 3.", "So Kira has 3.", question) is None
+    assert find_objection("Will has 3 pens.", "Kira has 3 pens.", question + " She asks Will.") is not None
+
+
 def calculations(text: str) -> set[tuple[tuple[float, ...], str, float]]:
     found = read_quantities(text).calculations
     return {(tuple(map(float, c.operands)), c.operators, float(c.stated)) for c in found}
@@ -46,7 +55,7 @@ def calculations(text: str) -> set[tuple[tuple[float, ...], str, float]]:
         ("48 inches - 40 inches = 8 inches", {((40, 48), "-", 8)}),
         (r"140{,}000 + 5 = 140{,}005", {((5, 140000), "+", 140005)}),
         ("2 ft x 8 ft = 16 square feet", {((2, 8), "*", 16)}),
-        ("2 million / 4 = 500 thousand", {((2000000, 4), "/", 500000)}),
+        ("2 million / 4 = 500 thousand", {((4, 2000000), "/", 500000)}),
         ("So per week 40*15 = $600", {((15, 40), "*", 600)}),
         ("7 + 8 = 15 carry 1, so 4 + 1 = 5 tens and 5", {((7, 8), "+", 15), ((1, 4), "+", 5)}),
         (
