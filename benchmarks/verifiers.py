@@ -3,7 +3,7 @@
     python benchmarks/verifiers.py [--solutions FILE] [--verifiers semantic ...] [--json [FILE]]
 
 Sets of pairs: ``real, labelled by hand`` (steps of twelve real models, in ``benchmarks/data``), ``written 1``
-to ``3`` (short sentences written by hand), ``MATH`` (the solutions of the tests in another notation, and
+to ``4`` (short sentences written by hand), ``MATH`` (the solutions of the tests in another notation, and
 changed), and ``generated`` (synthetic: the problem generator's). With ``--solutions``, a file of solutions by
 writer as ``reason-spec verifier train`` takes it, also ``problems left out`` and ``writers left out``: pairs
 labelled by machine, of the problems that the packaged encoder's training left out, by writers that it used

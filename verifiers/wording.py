@@ -15,7 +15,7 @@ _NEGATION: Final = re.compile(r"\b(?:not|cannot|never|no|none|neither|nor|withou
 def other_wording(drafted: str, target: str) -> str | None:
     """Say which words of two steps leave it open that both say the same; None if none do.
 
-    A word counts that one step has oftener: "before and before" against "before and after". A step that gives
+    A word counts that one step has more often: "before and before" against "before and after". A step that gives
     against one that receives may say the same, and is left open, too.
     """
     terms = stemmed_terms(drafted), stemmed_terms(target)
@@ -25,8 +25,9 @@ def other_wording(drafted: str, target: str) -> str | None:
         if isinstance(word, str) and (found := OPPOSITES.get(word, set()) & of_other.keys()):
             return f"{_written(word, drafted)} in one step, {_written(min(found), target)} in the other"
     if len(_NEGATION.findall(drafted)) != len(_NEGATION.findall(target)):
-        return "oftener not in one step than in the other"
-    if terms[0] != terms[1] and words[0] == words[1] and not read_quantities(drafted).calculations:
+        return "one step is negated more often"
+    calculates = any(read_quantities(text).calculations for text in (drafted, target))
+    if terms[0] != terms[1] and words[0] == words[1] and not calculates:
         return "the same words in another order"
     return None
 

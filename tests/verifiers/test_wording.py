@@ -19,8 +19,8 @@ from reason_spec.verifiers.wording import other_wording
             "The cost before and after it.",
             "before in one step, after in the other",
         ),
-        ("It can be even.", "It cannot be even.", "oftener not in one step than in the other"),
-        ("He doesn't pay.", "He pays.", "oftener not in one step than in the other"),
+        ("It can be even.", "It cannot be even.", "one step is negated more often"),
+        ("He doesn't pay.", "He pays.", "one step is negated more often"),
         ("Add 4 and then double 3.", "Double 3 and then add 4.", "the same words in another order"),
     ],
 )
