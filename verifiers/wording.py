@@ -15,8 +15,8 @@ _NEGATION: Final = re.compile(r"\b(?:not|cannot|never|no|none|neither|nor|withou
 def other_wording(drafted: str, target: str) -> str | None:
     """Say which words of two steps leave it open that both say the same; None if none do.
 
-    A word counts that one step has more often: "before and before" against "before and after". A step that gives
-    against one that receives may say the same, and is left open, too.
+    A word counts that one step has more often: "before and before" against "before and after". A step that
+    gives against one that receives may say the same, and is left open, too.
     """
     terms = stemmed_terms(drafted), stemmed_terms(target)
     words = Counter(terms[0]), Counter(terms[1])
