@@ -66,9 +66,8 @@ measure real_model_t0 "$PY" real $DRAFT --problems 60 $GSM8K --temperatures 0 --
 measure real_model_t06 "$PY" real $DRAFT --problems 60 $GSM8K --temperatures 0.6 --rows model model:recycling
 measure real_vllm_t0 "$VLLM_PY" real --engine vllm $DRAFT $HEAD --problems 60 $GSM8K --temperatures 0 \
     --rows torch:autoregressive vllm:ngram vllm:draft_model vllm:eagle3 prompt_lookup
-measure real_vllm_lookup_t0 "$VLLM_PY" real --engine vllm $DRAFT $HEAD --problems 60 $GSM8K --temperatures 0 --rows vllm:ngram prompt_lookup
 measure real_vllm_t06 "$VLLM_PY" real --engine vllm $DRAFT $HEAD --problems 60 $GSM8K --temperatures 0.6 \
-    --rows torch:autoregressive vllm:ngram vllm:draft_model vllm:eagle3 prompt_lookup
+    --rows vllm:ngram vllm:draft_model vllm:eagle3 prompt_lookup
 measure real_head_t0 "$PY" real $HEAD --problems 60 $GSM8K --temperatures 0 --rows head head:recycling
 measure real_nodraft_t06 "$PY" real $HEAD --problems 60 $GSM8K --temperatures 0.6 --rows prompt_lookup token_recycling head head:recycling
 measure token_level_t0 "$PY" token_level $HEAD --temperatures 0 --methods prompt_lookup token_recycling head transformers:prompt_lookup
