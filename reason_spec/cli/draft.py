@@ -44,7 +44,9 @@ def draft_train(
     output: Annotated[Path, typer.Option(help="Folder for the draft.", show_default=False)],
     flags: Flags,
     sources: SourcesArgument = None,
-    hours: Annotated[float, typer.Option(min=0.0, help="Training time, all starts together.")] = 1.0,
+    hours: Annotated[
+        float, typer.Option(min=0.0, help="Training time, all starts together; 0: only the answers.")
+    ] = 1.0,
     kind: Annotated[
         DraftKind,
         typer.Option(
@@ -108,6 +110,9 @@ def draft_train(
     screen = Screen(quiet=quiet, as_json=as_json)
     draft_screens.prepare(output, fresh=fresh)
     texts = run_interruptible(draft_screens.collect_texts(settings, chosen, options, output, screen))
+    if not hours:
+        draft_screens.report_answers(texts, output, screen)
+        return
     draft_screens.train_draft(settings, texts, options, output, screen)
 
 

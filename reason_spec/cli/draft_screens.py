@@ -77,6 +77,14 @@ async def collect_texts(
     )
 
 
+def report_answers(texts: Sequence[TrainingText], output: Path, screen: Screen) -> None:
+    """Print where the answers are, for a command that trains nothing yet."""
+    if screen.as_json:
+        screen.write_json({"output": str(output), "num_answers": len(texts)})
+    else:
+        screen.print(f"{counted(len(texts), 'answer')} in {output / ANSWERS}; train on them with --hours")
+
+
 def prepare(output: Path, *, fresh: bool) -> None:
     """Make the folder of a draft; ``fresh`` deletes an earlier training in it, and nothing else.
 
@@ -187,8 +195,6 @@ def _shape_of(base: str) -> tuple[int, int]:
 
 
 def _report(curve: list[CurvePoint], output: Path, screen: Screen) -> None:
-    if not curve:
-        raise DataError(f"{output}: the training was too short for one measurement; give more --hours")
     best = max(curve, key=lambda point: point.tokens_per_pass)
     if screen.as_json:
         screen.write_json({"output": str(output), "best": asdict(best), "num_points": len(curve)})

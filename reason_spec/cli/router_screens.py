@@ -13,6 +13,7 @@ from rich.table import Table as RichTable
 from reason_spec.accelerator import Accelerator
 from reason_spec.cli.screen import Screen
 from reason_spec.errors import DataError, SettingsError
+from reason_spec.evaluation.record_folder import problem_key
 from reason_spec.evaluation.records import write_text, writing
 from reason_spec.evaluation.sources import Sources
 from reason_spec.lab.router_training.advantage import Labeller, LabelOptions
@@ -56,7 +57,7 @@ async def collect_labels(
         )
     about = About.of(settings, options)
     with LabelFolder(output, about, fresh=fresh) as folder:
-        left = [problem for problem in sources.problems if problem.id not in folder.problems]
+        left = [problem for problem in sources.problems if problem_key(problem) not in folder.problems]
         if len(left) < len(sources.problems):
             screen.say(f"{len(sources.problems) - len(left)} problems are labelled in {output} already.")
         try:
@@ -84,7 +85,7 @@ async def _label(
             labeller = Labeller(accelerator, options, grader, reward)
 
             async def label(problem: Problem) -> None:
-                folder.append(problem.id, await labeller.label(problem))
+                folder.append(problem_key(problem), await labeller.label(problem))
 
             await screen.label_each(problems, concurrency, label)
 

@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
 
 from reason_spec.accelerator import Accelerator
 from reason_spec.cli.screen import Screen
 from reason_spec.engines.model_files import resolve_model
 from reason_spec.engines.weights import identify_model
 from reason_spec.errors import DataError
+from reason_spec.evaluation.record_folder import problem_key
 from reason_spec.evaluation.sources import Sources
-from reason_spec.lab.verifier_training.token_labels import TokenLabelFile, TokenLabeller
+from reason_spec.lab.verifier_training.token_labels import TokenLabelFolder, TokenLabeller
 from reason_spec.lab.verifier_training.token_training import TrainedJudge, train_judge
 from reason_spec.settings import Settings
 from reason_spec.tasks.grading import Grader
 from reason_spec.types import Problem
-
-_LABELS: Final = "labels.jsonl"
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,11 +52,11 @@ async def train_token_judge(
         "most": options.most,
         "seed": options.seed,
     }
-    with TokenLabelFile(output / _LABELS, json.dumps(about, sort_keys=True), fresh=options.fresh) as labels:
-        left = [problem for problem in sources.problems if problem.id not in labels.labelled]
+    with TokenLabelFolder(output, about, fresh=options.fresh) as labels:
+        left = [problem for problem in sources.problems if problem_key(problem) not in labels.labelled]
         if left:
             await _label(settings, left, options, labels, screen)
-        labelled = [labels.labelled[problem.id] for problem in sources.problems]
+        labelled = [labels.labelled[problem_key(problem)] for problem in sources.problems]
     screen.say("Training the judge")
     return train_judge(labelled, resolve_model("target", settings.target.model), output)
 
@@ -68,7 +65,7 @@ async def _label(
     settings: Settings,
     problems: Sequence[Problem],
     options: LabellingOptions,
-    labels: TokenLabelFile,
+    labels: TokenLabelFolder,
     screen: Screen,
 ) -> None:
     screen.say("Starting the models")
@@ -77,6 +74,6 @@ async def _label(
             labeller = TokenLabeller(accelerator, grader, options.most, options.seed)
 
             async def label(problem: Problem) -> None:
-                labels.append(problem.id, await labeller.label(problem))
+                labels.append(problem_key(problem), await labeller.label(problem))
 
             await screen.label_each(problems, options.concurrency, label)

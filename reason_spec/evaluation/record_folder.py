@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
@@ -17,8 +18,18 @@ from reason_spec.evaluation.records import (
     write_text,
     writing,
 )
+from reason_spec.types import Problem
 
 _Record = TypeVar("_Record")
+
+
+def problem_key(problem: Problem) -> str:
+    """Return the name of a problem in a folder that several files may be labelled into.
+
+    The id alone is the number of the line where a file has no ids.
+    """
+    content = json.dumps([problem.question, problem.answer]).encode()
+    return f"{problem.id}-{hashlib.sha256(content).hexdigest()[:12]}"
 
 
 class RecordFolder(ABC, Generic[_Record]):

@@ -29,16 +29,20 @@ def read_results(folder: Path) -> tuple[tuple[Outcome, ...], bool]:
     if not path.exists():
         raise DataError(f"{folder} holds no {RESULTS}. {_REMEDY}")
     try:
-        lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
+        # str.splitlines would also split an answer at U+2028, U+2029 and U+0085.
+        with path.open(encoding="utf-8") as file:
+            lines = list(file)
     except (OSError, UnicodeDecodeError) as error:
         raise DataError(f"{path}: cannot be read ({error}).") from None
     outcomes: dict[UnitKey, Outcome] = {}
+    torn = False
     for number, line in enumerate(lines, start=1):
         try:
             outcome = Outcome.from_json(line)
         except ValueError as error:
             if not line.endswith("\n"):
-                return tuple(outcomes.values()), True
+                torn = True
+                break
             remedy = "Remove the line, or run anew with --fresh if another version wrote it."
             raise DataError(f"{path}, line {number}: {error}. {remedy}") from None
         if outcome.key in outcomes:
@@ -49,7 +53,7 @@ def read_results(folder: Path) -> tuple[tuple[Outcome, ...], bool]:
         outcomes[outcome.key] = outcome
     if not outcomes:
         raise DataError(f"{path} holds no answer yet. Continue the run first.")
-    return tuple(outcomes.values()), False
+    return tuple(outcomes.values()), torn
 
 
 def read_settings(folder: Path) -> Mapping[str, Any]:

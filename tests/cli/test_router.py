@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from reason_spec.lab.router_training.advantage import LabelOptions
-from reason_spec.lab.router_training.label_store import About, LabelFolder
+from reason_spec.lab.router_training.label_store import About, LabelFolder, read_all_labels, read_labels
 from reason_spec.routers.base import PairIdentity
 from reason_spec.settings import load_settings
 from tests.cli_runner import enter_world, fail, succeed
@@ -48,11 +48,24 @@ def test_collect_labels_each_problem_once_and_goes_on_where_it_was(world: World)
     assert "4 problems are labelled in labels already" in again.stderr
     after = Path("labels/labels.jsonl").read_text()
     assert after.startswith(before)
-    assert {json.loads(line)["problem"] for line in after.splitlines()} == {f"p{n}" for n in range(6)}
+    assert len(after.splitlines()) == 6
     counts = json.loads(succeed(*collect(world, "--rollouts", "2", "--json")).stdout)
     assert counts["problems"] == 6
     assert counts["better_by_target"] >= 1
     assert "other options" in fail(*collect(world, "--rollouts", "3"))
+
+
+def test_problems_of_two_files_without_ids_are_not_confused(world: World, tmp_path: Path) -> None:
+    for name, chosen in (("a", world.sums[:2]), ("b", world.sums[2:4])):
+        lines = [{"question": item.question, "answer": item.reference} for item in chosen]
+        (tmp_path / name).with_suffix(".jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    options = ["--config", str(world.config), "--rollouts", "1"]
+    for file, output in (("a", "labels_a"), ("b", "labels_b"), ("b", "labels_a")):
+        succeed("router", "collect", f"{file}.jsonl", *options, "--output", output)
+    assert len(read_labels(tmp_path / "labels_a").problems) == 4
+    both = read_all_labels([tmp_path / "labels_a", tmp_path / "labels_b"])
+    assert len(both.problems) == len({step.problem for step in both.steps}) == 4
+    assert {step.question for step in both.steps} == {item.question for item in world.sums[:4]}
 
 
 def test_what_cannot_be_labelled_is_refused_before_anything_is_loaded(world: World) -> None:

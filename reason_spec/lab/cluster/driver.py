@@ -203,11 +203,13 @@ class Driver:
             assert not unit.missing, unit.missing
             self._num_given_up = 0
         except _WorkerLostError as lost:
-            unit.losses.append(f"the worker on {worker.slot} was lost: {lost}")
-            if len(unit.losses) <= self._retries:
-                self._units.put_nowait(unit)
-            else:
-                self._give_up(unit)
+            # It may be lost after its last answer, which closes the unit.
+            if unit.missing:
+                unit.losses.append(f"the worker on {worker.slot} was lost: {lost}")
+                if len(unit.losses) <= self._retries:
+                    self._units.put_nowait(unit)
+                else:
+                    self._give_up(unit)
             raise
         finally:
             if not unit.missing:

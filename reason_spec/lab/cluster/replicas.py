@@ -13,7 +13,7 @@ from typing import Any
 
 from reason_spec.accelerator.cores import available_cores
 from reason_spec.errors import EngineError, MissingDependencyError, ReasonSpecError, SettingsError
-from reason_spec.lab.cluster.runner import Cluster, connected, slots
+from reason_spec.lab.cluster.runner import LOCAL, Cluster, connected, slots
 from reason_spec.lab.cluster.worker import MachineShare
 from reason_spec.server.keys import load_keys
 from reason_spec.server.logs import configure_logging
@@ -116,6 +116,8 @@ def deploy(settings: Settings, cluster: Cluster) -> str:
     try:
         serve.run(application, name=APPLICATION, route_prefix="/", blocking=False)
     except RuntimeError as error:
+        with suppress(Exception):  # The reason of the first failure is worth more.
+            _take_back(cluster)
         raise SettingsError(f"the pairs could not be started: {error}") from None
     return f"http://{host}:{port}/v1"
 
@@ -130,11 +132,21 @@ async def serve_on_ray(settings: Settings, cluster: Cluster, say: Callable[[str]
     stopped = asyncio.Event()
     loop = asyncio.get_running_loop()
     with connected(cluster):
-        from ray import serve
-
         url = await asyncio.to_thread(deploy, settings, cluster)
-        for number in (signal.SIGINT, signal.SIGTERM):
-            loop.add_signal_handler(number, stopped.set)
-        say(f"{cluster.workers_per_machine} pairs a machine are served at {url}; Ctrl-C stops.")
-        await stopped.wait()
-        await asyncio.to_thread(serve.shutdown)
+        try:
+            for number in (signal.SIGINT, signal.SIGTERM):
+                loop.add_signal_handler(number, stopped.set)
+            say(f"{cluster.workers_per_machine} pairs a machine are served at {url}; Ctrl-C stops.")
+            await stopped.wait()
+        finally:
+            await asyncio.to_thread(_take_back, cluster)
+
+
+def _take_back(cluster: Cluster) -> None:
+    """Delete the pairs from a cluster; what others serve on it stays."""
+    from ray import serve
+
+    if cluster.address == LOCAL:
+        serve.shutdown()
+    else:
+        serve.delete(APPLICATION)

@@ -142,7 +142,7 @@ class DraftTraining:
         checks = list(batches(held_out, _BATCH_TOKENS, 0))
         stream = self._stream(texts)
         losses: list[float] = []
-        num_new = 0
+        num_new, due = 0, self._next_due()
         while self.share_done < 1.0:
             started = self._clock()
             total, num_tokens = self._train(next(stream))
@@ -151,12 +151,18 @@ class DraftTraining:
             self._num_batches += 1
             self._num_tokens += num_tokens
             self.spent += self._clock() - started
-            due = len(self.curve) + 1 if self.share_done < 1.0 else 0
-            if self.share_done < due / self._num_checks:
+            if self.share_done < due:
                 yield None
                 continue
             yield self._measure(checks, sum(losses) / max(1, num_new))
-            losses, num_new = [], 0
+            losses, num_new, due = [], 0, self._next_due()
+
+    def _next_due(self) -> float:
+        """Return the share of the time at which the next measurement is due.
+
+        The number of points says nothing of it: those of an earlier start may have been for less time.
+        """
+        return min(1.0, (int(self.share_done * self._num_checks) + 1) / self._num_checks)
 
     def _stream(self, texts: Sequence[TrainingText]) -> Iterator[list[TrainingText]]:
         """Yield batches for the objective of the moment."""
@@ -230,7 +236,7 @@ class DraftTraining:
             (self.folder / CURVE).unlink(missing_ok=True)
             return
         try:
-            kept = torch.load(path, weights_only=True)
+            kept = torch.load(path, map_location="cpu", weights_only=True)
             lines = (self.folder / CURVE).read_text(encoding="utf-8").splitlines()[: kept["num_points"]]
             points = [json.loads(line) for line in lines]
         except (OSError, ValueError, KeyError, RuntimeError, UnpicklingError) as error:

@@ -235,8 +235,7 @@ def make_pool(
     """Make pool number ``pool``: about ``POOL_BATCHES`` batches in random order.
 
     In the phase ``judging`` most rows are scores and judgements, in smaller batches. The result depends on
-    the arguments alone, so a resumed run sees the same rows. Rows are padded on the right, where causal
-    attention never sees the padding.
+    the arguments alone. Rows are padded on the right, where causal attention never sees the padding.
     """
     rng = Random(f"pool/{seed}/{pool}")
     mix = {"solving": MIXES[wording], "judging": JUDGING, "settling": SETTLING}[phase]

@@ -17,6 +17,7 @@ from reason_spec.engines.base import has_digit
 from reason_spec.engines.generation import EngineRequest
 from reason_spec.errors import DataError, first_mistake
 from reason_spec.evaluation.prompts import messages_for, noise_key, stops_for
+from reason_spec.evaluation.record_folder import problem_key
 from reason_spec.routers.features import StepFeatures
 from reason_spec.strategies.base import SolveRequest
 from reason_spec.strategies.step_tokens import step_from_result
@@ -33,9 +34,10 @@ _ROLLOUT_SAMPLE = 1 << 20
 class LabelledStep:
     """A drafted step, the target's own at the same place, and the value of each, from 0 to 1.
 
-    ``text_before`` holds the steps before both. ``logprobs`` are the draft's own at temperature 1,
-    ``has_digit`` marks its tokens with a digit. Values are None where both steps are the same text.
-    ``reward`` is a reward model's score of the drafted step, where there is one and the step was not cut off.
+    ``problem`` is the `problem_key` of its problem. ``text_before`` holds the steps before both. ``logprobs``
+    are the draft's own at temperature 1, ``has_digit`` marks its tokens with a digit. Values are None where
+    both steps are the same text. ``reward`` is a reward model's score of the drafted step, where there is one
+    and the step was not cut off.
     """
 
     __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
@@ -161,7 +163,7 @@ class Labeller:
     async def _compare(self, problem: Problem, place: SolveRequest, drafted: Step, own: Step) -> LabelledStep:
         tokenizer = self._draft.tokenizer
         step = LabelledStep(
-            problem=problem.id,
+            problem=problem_key(problem),
             question=problem.question,
             text_before=place.text_before,
             step_index=place.num_steps_before,

@@ -49,7 +49,7 @@ class About:
 
 @dataclass(frozen=True, slots=True)
 class Labels:
-    """Labelled steps by problem, and their models and settings."""
+    """Labelled steps by the key of their problem, and their models and settings."""
 
     about: About
     problems: dict[str, list[LabelledStep]]
@@ -113,7 +113,7 @@ def read_all_labels(paths: Sequence[Path]) -> Labels:
     """Read several folders as one.
 
     Raises:
-        DataError: one cannot be read, or two belong to different models.
+        DataError: one cannot be read, or two belong to different models or were labelled in different ways.
     """
     first, *others = [read_labels(path) for path in paths]
     problems = dict(first.problems)
@@ -122,5 +122,11 @@ def read_all_labels(paths: Sequence[Path]) -> Labels:
             raise DataError(
                 f"{path} holds labels of other models than {paths[0]}; train on one pair at a time."
             )
+        for name, value in asdict(first.about.options).items():
+            if (own := getattr(labels.about.options, name)) != value:
+                raise DataError(
+                    f"{path} was labelled with {name} {own!r}, and {paths[0]} with {value!r}; name "
+                    "folders with the same options."
+                )
         problems |= labels.problems
     return Labels(first.about, problems)

@@ -88,7 +88,8 @@ def train(labels: Labels, *, kind: ModelKind | None = None, loss: float = 1.0, s
         loss: answers in a hundred that may be lost to steps that are not escalated.
 
     Raises:
-        DataError: there are too few labelled steps.
+        DataError: there are too few labelled steps, or on problems left out they are ordered no better than
+            by chance.
     """
     import sklearn
     from sklearn.metrics import brier_score_loss, roc_auc_score
@@ -98,6 +99,12 @@ def train(labels: Labels, *, kind: ModelKind | None = None, loss: float = 1.0, s
     aucs = {name: float(roc_auc_score(table.better, margin)) for name, margin in margins.items()}
     best = max(aucs, key=aucs.__getitem__)
     slope, intercept = _calibrate(margins[best], table.better)
+    if slope == 0:
+        raise DataError(
+            f"{len(table.x)} labelled steps of {table.num_problems} problems do not show where the target "
+            f"does better: on problems left out the area under the curve is {aucs[best]:.3f}. Label more "
+            "problems"
+        )
     chance = 1 / (1 + np.exp(-(slope * margins[best] + intercept)))
     threshold = _threshold_for(chance, table, loss / 100)
     return RouterModel(
@@ -223,8 +230,14 @@ def _calibrate(margins: Floats, better: NDArray[np.bool_]) -> tuple[float, float
 
 
 def _threshold_for(chance: Floats, table: StepArrays, loss: float) -> float:
-    """Return the highest threshold that misses at most ``loss`` answers a problem."""
+    """Return the highest threshold that misses at most ``loss`` answers a problem.
+
+    Steps with the threshold itself are not escalated, so all that share it must be among those kept.
+    """
     order = np.argsort(chance)
     missed = np.cumsum(np.maximum(table.advantage[order], 0.0)) / table.num_problems
     num_kept = int(np.searchsorted(missed, loss, side="right"))
-    return 0.0 if num_kept == 0 else float(chance[order[num_kept - 1]])
+    kept = chance[order[:num_kept]]
+    if num_kept < len(order):
+        kept = kept[kept < chance[order[num_kept]]]
+    return float(kept[-1]) if len(kept) else 0.0

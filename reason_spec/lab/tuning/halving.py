@@ -10,8 +10,8 @@ loss, which is always kept. The probability is beta-binomial; its prior is 1 / L
 answer, where L is the allowed loss. So a fast candidate that has lost an answer is dropped for one that has
 not, long before its loss could be shown to be too high.
 
-The final test of m candidates with a loss uses a confidence of 1 - (1 - c) / m for each, so that all bounds
-hold together with confidence c (Bonferroni).
+The final test of at most m candidates with a loss uses a confidence of 1 - (1 - c) / m for each, so that all
+bounds hold together with confidence c (Bonferroni).
 """
 
 from __future__ import annotations
@@ -134,7 +134,7 @@ class SearchPlan:
 
     @property
     def num_finalists(self) -> int:
-        """One candidate without loss, plus those whose loss is tested."""
+        """One candidate without loss, plus the most whose loss is tested."""
         return 1 + (self.num_tested if self.tests_loss else 0)
 
     @property
@@ -234,9 +234,7 @@ def _is_settled(candidates: Sequence[Candidate], plan: SearchPlan) -> bool:
 
 def _halve(candidates: Sequence[Candidate], answers: Answers, plan: SearchPlan, *, is_last: bool) -> Rung:
     """Drop candidates that are clearly worse, then those of the least expected speed-up."""
-    num_kept = plan.num_finalists
-    if not is_last:
-        num_kept = max(num_kept, ceil(len(candidates) / plan.halving))
+    num_kept = max(plan.num_finalists, ceil(len(candidates) / plan.halving))
     results = [compare_with_target(candidate, answers, plan.final_test) for candidate in candidates]
     best = max((item for item in results if item.candidate.is_exact), key=attrgetter("speed"), default=None)
     reasons = {item.candidate.key: _why_eliminated(item, best, plan.test) for item in results}
@@ -246,6 +244,9 @@ def _halve(candidates: Sequence[Candidate], answers: Answers, plan: SearchPlan, 
         reverse=True,
     )
     kept = {best.candidate.key} if best is not None and best in remaining else set()
+    if is_last:
+        # The tests of loss are corrected for so many, also where no exact candidate is left.
+        num_kept = len(kept) + plan.num_finalists - 1
     for item in remaining:
         if len(kept) >= num_kept:
             break

@@ -15,13 +15,14 @@ from typing import Any, Final
 import numpy as np
 import torch
 
-from reason_spec.errors import MissingDependencyError, SettingsError
+from reason_spec.errors import DataError, MissingDependencyError, SettingsError
 from reason_spec.lab.verifier_training.encoder import PairClassifier
 from reason_spec.lab.verifier_training.mining import StepPair
 from reason_spec.verifiers.evidence import Evidence, find_evidence
 from reason_spec.verifiers.objections import find_objection
 from reason_spec.verifiers.pair_encoder import (
     CONFIG,
+    MAX_TOKENS,
     MODEL,
     TOKENIZER,
     Calibration,
@@ -122,19 +123,33 @@ def read_logits(folder: Path, pairs: Sequence[StepPair]) -> np.ndarray[Any, Any]
     return run_model(session, [encode_pair(tokenizer, pair.question, pair.a, pair.b) for pair in pairs])
 
 
+def open_pairs(pairs: Sequence[StepPair]) -> list[StepPair]:
+    """Return the pairs that numbers leave open, which the encoder decides."""
+    return [pair for pair in pairs if find_objection(pair.a, pair.b, pair.question, pair.before) is None]
+
+
 def calibrate(folder: Path, pairs: Sequence[StepPair], risk: float) -> Calibration:
     """Fit the probability and the threshold on pairs that the encoder was not trained on; write both.
 
     Args:
         risk: the most changed steps that may be accepted, as a share of all changed ones.
+
+    Raises:
+        DataError: of one label there is no pair that numbers leave open and that is not too long.
     """
     from sklearn.linear_model import LogisticRegression
 
     num_changed = sum(not pair.same for pair in pairs)
-    pairs = [pair for pair in pairs if find_objection(pair.a, pair.b, pair.question, pair.before) is None]
+    pairs = open_pairs(pairs)
     same = np.array([pair.same for pair in pairs])
     logits = read_logits(folder, pairs)
     usable = ~np.isnan(logits)
+    if len(set(same[usable].tolist())) < 2:
+        raise DataError(
+            f"of {len(pairs)} pairs to calibrate on, {len(pairs) - int(usable.sum())} are too long (more "
+            f"than {MAX_TOKENS} tokens), and the others are all the same, or all not: give pairs of shorter "
+            "steps"
+        )
     seen = np.array([find_evidence(pair.a, pair.b, pair.question) for pair in pairs], np.float64)
     given = np.column_stack([logits, seen])
     # C: no same pair has a missing number, so a plain fit would give that a weight without bounds.

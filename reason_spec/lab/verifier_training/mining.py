@@ -228,11 +228,8 @@ def _units(writer: str, text: str) -> Iterator[_Unit]:
         if len(piece.split()) < _MIN_WORDS or len(piece) > _MAX_CHARS or "think>" in piece:
             continue
         quantities = read_quantities(piece)
-        apart = [
-            p if p not in piece and piece not in p and len(p.split()) >= _MIN_WORDS else "" for p in pieces
-        ]
-        before = next(filter(None, reversed(apart[:place])), "")
-        after = next(filter(None, apart[place + 1 :]), "")
+        before = next((p for p in reversed(pieces[:place]) if _stands_apart(p, piece)), "")
+        after = next((p for p in pieces[place + 1 :] if _stands_apart(p, piece)), "")
         yield _Unit(
             writer,
             place,
@@ -246,6 +243,11 @@ def _units(writer: str, text: str) -> Iterator[_Unit]:
         )
 
 
+def _stands_apart(other: str, piece: str) -> bool:
+    """Whether a piece of a solution is a step beside another one, neither part of it nor its whole."""
+    return other not in piece and piece not in other and len(other.split()) >= _MIN_WORDS
+
+
 def _same(units: Sequence[_Unit], rng: Random, most: int) -> Iterator[tuple[str, _Unit, _Unit]]:
     ambiguous = _ambiguous(units)
     groups: dict[frozenset[Key], list[_Unit]] = defaultdict(list)
@@ -255,13 +257,14 @@ def _same(units: Sequence[_Unit], rng: Random, most: int) -> Iterator[tuple[str,
             groups[unit.keys].append(unit)
         elif not unit.keys and unit.quantities.numbers and len(unit.text) < 200:
             stated[unit.quantities.numbers].append(unit)
+    places = {(unit.writer, unit.text): unit for unit in units}
     candidates = {
         "calculation": [p for group in groups.values() for p in _pairs_of(group)],
         "statement": [
             p for group in stated.values() for p in _pairs_of(group) if _says_in_words(*p)
         ],
         "announcement": [
-            p for group in groups.values() for p in _pairs_of(list(_before(group, units)), 0.0)
+            p for group in groups.values() for p in _pairs_of(list(_before(group, places)), 0.0)
             if _says_in_words(*p)
         ],
     }  # fmt: skip
@@ -311,9 +314,12 @@ def _says_in_words(one: _Unit, other: _Unit) -> bool:
     return larger > 0 and len(one.words & other.words) >= _SHARED_WORDS * larger
 
 
-def _before(group: Sequence[_Unit], units: Sequence[_Unit]) -> Iterator[_Unit]:
-    """Yield the units right before those of a group that announce it: no number in them."""
-    places = {(unit.writer, unit.text): unit for unit in units}
+def _before(group: Sequence[_Unit], places: Mapping[tuple[str, str], _Unit]) -> Iterator[_Unit]:
+    """Yield the units right before those of a group that announce it: no number in them.
+
+    Args:
+        places: all units, by writer and text.
+    """
     for unit in group:
         found = places.get((unit.writer, unit.before))
         if found is not None and not found.quantities.readings and len(found.text) < 160:

@@ -16,7 +16,7 @@ from reason_spec.errors import DataError, SettingsError
 from reason_spec.evaluation.records import other_or_fresh
 from reason_spec.evaluation.statistics import Interval, exact_interval
 from reason_spec.lab.verifier_training.encoder import prune_encoder
-from reason_spec.lab.verifier_training.export import calibrate, export_encoder, read_logits
+from reason_spec.lab.verifier_training.export import calibrate, export_encoder, open_pairs, read_logits
 from reason_spec.lab.verifier_training.hard_pairs import OnPairs, draw_hard_pairs
 from reason_spec.lab.verifier_training.mining import StepPair
 from reason_spec.lab.verifier_training.training import OnStep, TrainingPlan, choose_pairs, train_encoder
@@ -58,11 +58,15 @@ def split_by_problem(pairs: Sequence[StepPair]) -> tuple[list[StepPair], list[St
         place = places.setdefault(pair.problem, len(places))
         is_reported = place % _REPORTED == 0
         parts[2 if is_reported else int(place % _CALIBRATED == _FIRST_CALIBRATED)].append(pair)
-    for part in parts:
+    for name, part in (
+        ("training", parts[0]),
+        ("calibration (where numbers do not decide)", open_pairs(parts[1])),
+        ("the report", parts[2]),
+    ):
         if len({pair.same for pair in part}) < 2:
             raise DataError(
-                f"{len(pairs)} pairs of {len({p.problem for p in pairs})} problems are too few: the part for "
-                "training, calibration or report has no pair that is the same, or none that is not"
+                f"{len(pairs)} pairs of {len(places)} problems are too few: the part for {name} has no pair "
+                "that is the same, or none that is not. Give more problems"
             )
     return parts
 
@@ -94,7 +98,7 @@ def train_verifier(
     """
     for_training, for_calibration, for_report = split_by_problem(pairs)
     if plan.epochs:
-        _keep_plan(output / "checkpoints", plan, trained, len(for_training))
+        _keep_plan(output / "checkpoints", plan, trained, for_training)
     chosen = choose_pairs(for_training, plan.seed) if plan.epochs else []
     if plan.epochs and plan.hard_pairs:
         if trained is None:
@@ -129,10 +133,13 @@ def train_verifier(
     )
 
 
-def _keep_plan(checkpoints: Path, plan: TrainingPlan, trained: Path | None, num_pairs: int) -> None:
+def _keep_plan(
+    checkpoints: Path, plan: TrainingPlan, trained: Path | None, pairs: Sequence[StepPair]
+) -> None:
     """Store what a training is of, or compare it: checkpoints of another one would be mixed with it."""
     begun_with = None if trained is None else hashlib.sha256((trained / MODEL).read_bytes()).hexdigest()
-    own = asdict(replace(plan, threads=1)) | {"pairs": num_pairs, "start": begun_with}
+    content = hashlib.sha256("\n".join(map(repr, pairs)).encode()).hexdigest()
+    own = asdict(replace(plan, threads=1)) | {"pairs": content, "start": begun_with}
     path = checkpoints / "plan.json"
     stored = json.loads(path.read_text(encoding="utf-8")) if path.exists() else own
     if others := [name for name, value in own.items() if stored.get(name) != value]:

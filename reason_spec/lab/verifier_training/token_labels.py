@@ -10,23 +10,21 @@ from __future__ import annotations
 import asyncio
 import json
 import random
-from collections.abc import Callable
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import ClassVar, Final, Self
+from typing import Any, ClassVar
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from reason_spec.accelerator import Accelerator
 from reason_spec.engines.generation import EngineRequest
-from reason_spec.errors import DataError, ResumeError, first_mistake
+from reason_spec.errors import DataError, first_mistake
 from reason_spec.evaluation.prompts import messages_for, stops_for
-from reason_spec.evaluation.records import RecordFile, other_or_fresh, read_records, writing
+from reason_spec.evaluation.record_folder import RecordFolder
 from reason_spec.strategies.draft_ahead import can_share_tokens
 from reason_spec.tasks.grading import Grader
 from reason_spec.types import Prefix, Problem
-
-_REMEDY: Final = other_or_fresh()
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,54 +56,38 @@ class LabelledDrafts:
             raise ValueError(f"no labelled drafts: {first_mistake(error)}") from None
 
 
-class TokenLabelFile:
-    """Labels of problems, one line each; a stopped labelling goes on where it was. A context manager.
+class TokenLabelFolder(RecordFolder[tuple[str, LabelledDrafts]]):
+    """Labels by the key of their problem, one line each; a stopped labelling goes on where it was.
 
     Args:
         about: what decides the labels: models, settings and options.
-
-    Raises:
-        DataError: the file cannot be written.
-        ResumeError: it is damaged, or holds labels of other models or settings.
     """
 
-    def __init__(self, path: Path, about: str, *, fresh: bool = False) -> None:
+    records_file: ClassVar[str] = "labels.jsonl"
+    identity_file: ClassVar[str] = "labels.json"
+    content: ClassVar[str] = "labels"
+
+    def __init__(self, path: Path, about: Mapping[str, Any], *, fresh: bool = False) -> None:
         self.labelled: dict[str, LabelledDrafts] = {}
-        if fresh:
-            path.unlink(missing_ok=True)
-        with writing(path):
-            path.parent.mkdir(parents=True, exist_ok=True)
-        self._lines = RecordFile(path)
-        for _, (problem, drafts) in read_records(path, self._parse(about), ResumeError, _REMEDY):
-            if drafts is not None:
-                self.labelled[problem] = drafts
-        if path.stat().st_size == 0:
-            self._lines.append(json.dumps({"about": about}))
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    @staticmethod
-    def _parse(about: str) -> Callable[[str], tuple[str, LabelledDrafts | None]]:
-        def parse(line: str) -> tuple[str, LabelledDrafts | None]:
-            record = json.loads(line)
-            if "about" not in record:
-                return record["problem"], LabelledDrafts.from_json(record["drafts"])
-            if record["about"] != about:
-                raise ValueError("these are labels of other models or settings")
-            return "", None
-
-        return parse
+        super().__init__(path, about, fresh=fresh)
 
     def append(self, problem: str, drafts: LabelledDrafts) -> None:
-        self._lines.append(json.dumps({"problem": problem, "drafts": asdict(drafts)}))
+        """Store the labels of a problem; they survive a kill from the moment this returns.
+
+        Raises:
+            DataError: the folder cannot be written.
+        """
+        self._append({"problem": problem, "drafts": asdict(drafts)})
         self.labelled[problem] = drafts
 
-    def close(self) -> None:
-        self._lines.close()
+    @staticmethod
+    def _parse(line: str) -> tuple[str, LabelledDrafts]:
+        record = json.loads(line)
+        return record["problem"], LabelledDrafts.from_json(record["drafts"])
+
+    def _take(self, record: tuple[str, LabelledDrafts]) -> None:
+        problem, drafts = record
+        self.labelled[problem] = drafts
 
 
 class TokenLabeller:

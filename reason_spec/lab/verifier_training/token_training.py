@@ -125,11 +125,9 @@ class _StateReader:
         from transformers.utils import logging as transformers_logging
 
         transformers_logging.disable_progress_bar()
-        self._module: Any = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32).eval()
-        self._seen: list[Tensor] = []
-        self._module.get_output_embeddings().register_forward_pre_hook(
-            lambda _, inputs: self._seen.append(inputs[0][0])
-        )
+        module: Any = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32).eval()
+        # Without the output layer: the logits of all places of a long text would be larger than the model.
+        self._module = module.base_model
 
     def tokens(self, one: LabelledDrafts) -> _Tokens:
         """Return the draft tokens of an answer: all that the target accepts, and the labelled ones."""
@@ -138,16 +136,16 @@ class _StateReader:
         states = [self._read((*one.prompt, *one.answer))[[start + place for place in accepted]]]
         for place, _ in one.labels:
             text = (*one.prompt, *one.answer[:place], one.drafted[place])
-            states.append(self._read(text, num_last=1))
+            states.append(self._read(text)[-1:].clone())
         rights = [True] * len(accepted) + [right for _, right in one.labels]
         refused = [False] * len(accepted) + [True] * len(one.labels)
         return _Tokens(torch.cat(states), torch.tensor(rights), torch.tensor(refused))
 
     @torch.inference_mode()
-    def _read(self, text: tuple[int, ...], num_last: int = 0) -> Tensor:
-        """Return the states [tokens, hidden size] of a text, or of its last tokens."""
-        self._module(input_ids=torch.tensor([text]), logits_to_keep=num_last, use_cache=False)
-        return self._seen.pop().clone()
+    def _read(self, text: tuple[int, ...]) -> Tensor:
+        """Return the states [tokens, hidden size] of a text."""
+        states: Tensor = self._module(input_ids=torch.tensor([text]), use_cache=False).last_hidden_state
+        return states[0]
 
 
 def _joined(parts: Sequence[_Tokens]) -> _Tokens:

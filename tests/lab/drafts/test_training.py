@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -17,7 +18,14 @@ from reason_spec.errors import DataError, UnsupportedModelError
 from reason_spec.lab.drafts.figures import draw_curve
 from reason_spec.lab.drafts.student import Student, evenly_spread
 from reason_spec.lab.drafts.texts import TrainingText
-from reason_spec.lab.drafts.training import CURVE, NUM_DRAFTS, CurvePoint, DraftTraining, TrainedDraft
+from reason_spec.lab.drafts.training import (
+    CHECKPOINT,
+    CURVE,
+    NUM_DRAFTS,
+    CurvePoint,
+    DraftTraining,
+    TrainedDraft,
+)
 from tests.engines.tiny_models import save_model
 
 CPU = torch.device("cpu")
@@ -71,6 +79,27 @@ def test_a_stopped_training_ends_as_one_that_was_not_stopped(base: Path, tmp_pat
     assert resumed.curve[-1] == whole.curve[-1]
     for one, other in zip(whole.student.parameters, resumed.student.parameters, strict=True):
         torch.testing.assert_close(one, other)
+
+
+def test_a_training_that_is_given_more_time_is_measured_and_kept_on_its_way(
+    base: Path, tmp_path: Path
+) -> None:
+    train(base, tmp_path / "draft", 40)
+    train(base, tmp_path / "draft", 80, stop_after=9)
+    kept = torch.load(tmp_path / "draft" / CHECKPOINT, weights_only=True)
+    assert kept["spent"] > 46
+
+
+def test_a_checkpoint_of_a_gpu_is_continued_without_one(base: Path, tmp_path: Path) -> None:
+    train(base, tmp_path / "draft", 10)
+    path = tmp_path / "draft" / CHECKPOINT
+    with zipfile.ZipFile(path) as file:
+        parts = {name: file.read(name) for name in file.namelist()}
+    with zipfile.ZipFile(path, "w") as file:
+        for name, part in parts.items():
+            # As the pickle has it: a text with its length before it.
+            file.writestr(name, part.replace(b"X\x03\x00\x00\x00cpu", b"X\x06\x00\x00\x00cuda:0"))
+    assert train(base, tmp_path / "draft", 20).spent == 20.0
 
 
 def test_the_best_draft_is_kept_and_loads_as_it_was_trained(base: Path, tmp_path: Path) -> None:

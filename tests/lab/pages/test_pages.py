@@ -90,6 +90,7 @@ def test_what_is_missing_is_said_and_the_rest_is_shown(run_folder: Path) -> None
             r"line 1: seconds: Field required.*--fresh",
         ),
         (lambda lines: [], r"holds no answer yet"),
+        (lambda lines: [lines[0][:50]], r"holds no answer yet"),
     ],
 )
 def test_damaged_results_are_refused_by_file_and_line(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -85,6 +86,12 @@ def test_a_line_that_is_still_being_written_is_left_out(tmp_path: Path) -> None:
     with (folder / "results.jsonl").open("a") as file:
         file.write('{"id": "to')
     assert [run.num_answers for run in measured_runs(folder)] == [2]
+
+
+@pytest.mark.parametrize("separator", ["\u2028", "\u2029", "\u0085"])
+def test_an_answer_with_a_line_separator_of_unicode_is_one_line(tmp_path: Path, separator: str) -> None:
+    answers = [replace(answer_of("lookahead", n, 1.2), response=f"x{separator}y") for n in range(2)]
+    assert [run.num_answers for run in measured_runs(write_run(tmp_path / "run", answers=answers))] == [2]
 
 
 def test_damaged_folders_are_refused_with_their_place(tmp_path: Path) -> None:

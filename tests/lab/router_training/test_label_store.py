@@ -83,3 +83,13 @@ def test_labels_of_two_pairs_are_not_mixed(tmp_path: Path) -> None:
     assert list(both.problems) == ["one", "two"]
     with pytest.raises(DataError, match="other models"):
         read_all_labels([tmp_path / "one", tmp_path / "three"])
+
+
+def test_labels_of_two_kinds_are_not_mixed(tmp_path: Path) -> None:
+    for name in ("rollouts", "reward"):
+        with LabelFolder(tmp_path / name, replace(ABOUT, options=LabelOptions(name))) as folder:
+            folder.append(name, [STEP])
+    with pytest.raises(
+        DataError, match=r"reward was labelled with label 'reward', and .*rollouts with 'rollouts'"
+    ):
+        read_all_labels([tmp_path / "rollouts", tmp_path / "reward"])

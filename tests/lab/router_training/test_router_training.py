@@ -9,6 +9,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from reason_spec.errors import DataError
 from reason_spec.lab.router_training.advantage import LabelledStep, LabelOptions
@@ -19,6 +21,7 @@ from reason_spec.lab.router_training.training import (
     MODEL_KINDS,
     ModelKind,
     StepArrays,
+    _threshold_for,
     train,
 )
 from reason_spec.routers.base import PairIdentity, Router
@@ -101,6 +104,26 @@ def test_a_smaller_loss_escalates_more() -> None:
     assert reports[3].escalated < 0.9
 
 
+@given(
+    st.lists(st.tuples(st.sampled_from((0.1, 0.2, 0.3, 0.4)), st.floats(-1, 1)), min_size=1, max_size=20),
+    st.floats(0, 0.5),
+)
+def test_the_threshold_is_the_highest_that_holds_the_loss_also_where_steps_share_a_chance(
+    steps: list[tuple[float, float]], loss: float
+) -> None:
+    chance, advantage = np.array(steps).T
+    rows = len(steps)
+    table = StepArrays(np.zeros((rows, 1)), advantage, np.arange(rows), np.zeros(rows))
+
+    def missed(threshold: float) -> float:
+        return float(np.maximum(advantage[chance <= threshold], 0.0).sum() / rows)
+
+    threshold = _threshold_for(chance, table, loss)
+    assert missed(threshold) <= loss + 1e-9
+    higher = chance[chance > threshold]
+    assert not len(higher) or missed(higher.min()) > loss - 1e-9
+
+
 def test_problems_are_whole_in_a_fold_so_that_repeated_steps_teach_nothing() -> None:
     """Every problem twice under one name: a leak between folds would show as a better figure."""
     labels = made_up(150, 8, signal=0.0)
@@ -122,6 +145,11 @@ def test_too_few_labels_are_refused_with_their_numbers() -> None:
     )
     with pytest.raises(DataError, match="0 of them better"):
         train(never_better)
+
+
+def test_labels_that_do_not_order_steps_of_other_problems_are_refused() -> None:
+    with pytest.raises(DataError, match=r"do not show where the target does better: .* is 0\.4\d\d"):
+        train(made_up(60, 13, signal=0.0), kind="logistic")
 
 
 class Same(Router):

@@ -202,6 +202,7 @@ def test_candidates_only_ever_leave_and_each_says_why(
     if choice.final is not None:
         assert {item.candidate.key for item in choice.final.results} == left
         assert len(left) <= choice.plan.num_finalists
+        assert sum(not truths[key].is_exact for key in left) <= choice.plan.num_tested
 
 
 def plan_of(num_problems: int, loss: float, truths: Mapping[str, Truth] = MANY) -> SearchPlan:
@@ -228,6 +229,14 @@ def test_rungs_end_where_all_that_are_left_can_be_in_the_final_test() -> None:
     assert len(choice.plan.rungs) == 2
     assert [stage for stage, _, _ in bench.stages] == ["rung 1 of 2", "final test"]
     assert name_of(choice) == "safe"
+
+
+@pytest.mark.parametrize("exact", [{}, {"exact": Truth(0.5)}])
+def test_no_more_losses_are_tested_than_the_confidence_is_corrected_for(exact: dict[str, Truth]) -> None:
+    truths = exact | {f"lossy {number}": Truth(2 + 0.1 * number, 0.0) for number in range(9)}
+    choice, bench = search(truths, 400, LossTest(0.1, 0.95), 0)
+    stage, tested, _ = bench.stages[-1]
+    assert (stage, len(tested)) == ("final test", choice.plan.num_tested)
 
 
 def test_too_few_problems_are_refused() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
@@ -11,7 +10,7 @@ from reason_spec.accelerator import Accelerator
 from reason_spec.engines.script import WrittenAnswers
 from reason_spec.engines.scripted import ScriptedEngine, ScriptedTokenizer
 from reason_spec.errors import DataError, ResumeError
-from reason_spec.lab.verifier_training.token_labels import LabelledDrafts, TokenLabelFile, TokenLabeller
+from reason_spec.lab.verifier_training.token_labels import LabelledDrafts, TokenLabelFolder, TokenLabeller
 from reason_spec.settings import load_settings
 from reason_spec.tasks.grading import Grader
 from reason_spec.types import Problem
@@ -75,17 +74,22 @@ async def test_no_more_tokens_are_labelled_than_wanted() -> None:
 def test_labels_go_on_where_they_were_and_only_for_the_same_models(tmp_path: Path) -> None:
     path = tmp_path / "labels.jsonl"
     drafts = LabelledDrafts((1, 2), (3, 4), (3, 5), ((1, True),))
-    with TokenLabelFile(path, "a pair") as labels:
+    about, other = {"target": "a", "seed": 0}, {"target": "b", "seed": 0}
+    with TokenLabelFolder(tmp_path, about) as labels:
         labels.append("p1", drafts)
+        with pytest.raises(ResumeError, match="in use"):
+            TokenLabelFolder(tmp_path, about)
     with path.open("a") as file:
         file.write('{"problem": "p2", "dra')
-    with TokenLabelFile(path, "a pair") as labels:
+    with TokenLabelFolder(tmp_path, about) as labels:
         assert labels.labelled == {"p1": drafts}
         labels.append("p2", drafts)
-    with pytest.raises(ResumeError, match="other models"):
-        TokenLabelFile(path, "another pair")
-    with TokenLabelFile(path, "another pair", fresh=True) as labels:
+    with pytest.raises(ResumeError, match="labels with other target"):
+        TokenLabelFolder(tmp_path, other)
+    with TokenLabelFolder(tmp_path, other, fresh=True) as labels:
         assert labels.labelled == {}
-    path.write_text(json.dumps({"about": "a pair"}) + '\n{"problem": "p1", "drafts": {}}\n')
-    with pytest.raises(ResumeError, match="line 2"):
-        TokenLabelFile(path, "a pair")
+    with TokenLabelFolder(tmp_path, about) as labels:
+        assert list(labels.labelled) == ["p1", "p2"], "no label of the other target replaced them"
+    path.write_text('{"problem": "p1", "drafts": {}}\n')
+    with pytest.raises(ResumeError, match="line 1"):
+        TokenLabelFolder(tmp_path, about)

@@ -143,6 +143,23 @@ def test_no_problem_is_in_two_parts(file: Path) -> None:
         split_by_problem([StepPair("1", "", "", "a", "b", True, "given", ("", ""))])
 
 
+def test_pairs_that_numbers_decide_or_that_are_too_long_do_not_calibrate(start: Path, tmp_path: Path) -> None:
+    def pairs(changed: str) -> list[StepPair]:
+        steps = (("So Ana has 5.", True), (changed, False))
+        return [
+            StepPair(str(n), "?", "", "Ana has 5 pens.", step, same, "given", ("", ""))
+            for n in range(9)
+            for step, same in steps
+        ]
+
+    with pytest.raises(DataError, match="the part for calibration"):
+        train_verifier(pairs("So Ana has 6."), tmp_path / "out", TrainingPlan(), start=start)
+    assert not (tmp_path / "out").exists()
+    export_encoder(PairClassifier(start).eval(), start / TOKENIZER, tmp_path)
+    with pytest.raises(DataError, match="9 are too long"):
+        calibrate(tmp_path, pairs("So Ana has 5 of the pens. " * 90), 0.1)
+
+
 def test_a_trained_folder_is_used_by_the_verifier(file: Path, start: Path, tmp_path: Path) -> None:
     found = train_verifier(read_pairs([file]), tmp_path / "out", TrainingPlan(0.3), start=start)
     assert found.num_same > 0
@@ -150,6 +167,9 @@ def test_a_trained_folder_is_used_by_the_verifier(file: Path, start: Path, tmp_p
     assert 0.5 <= found.calibration.threshold <= 1
     with pytest.raises(SettingsError, match="differs in epochs"):
         train_verifier(read_pairs([file]), tmp_path / "out", TrainingPlan(0.4), start=start)
+    others = [replace(pair, question="Others?") for pair in read_pairs([file])]
+    with pytest.raises(SettingsError, match="differs in pairs"):
+        train_verifier(others, tmp_path / "out", TrainingPlan(0.3), start=start)
     encoder = PairEncoder(tmp_path / "out")
     assert encoder.calibration == found.calibration
     again = train_verifier(
