@@ -88,6 +88,7 @@ def test_a_name_stands_for_its_folder_and_is_completed() -> None:
 
 
 def test_the_digest_of_a_named_model_is_that_of_its_folder() -> None:
+    real_model(SMOLLM2)
     digests = [
         digest_weights(Settings(target=EngineSettings(model=model))).target
         for model in (ADAPTER, str(model_folders()["smollm2-gsm8k"]))

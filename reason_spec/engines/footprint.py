@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from reason_spec.engines.machine import auto_device
 from reason_spec.engines.model_files import cached_numbers_per_token, read_config, resolve_model
-from reason_spec.engines.vllm.arguments import on_cpu
+from reason_spec.engines.vllm.arguments import on_cpu, parallel_sizes
 from reason_spec.loading import LOADING
 from reason_spec.settings import EngineSettings
 
@@ -85,12 +85,10 @@ def _placement(settings: EngineSettings) -> tuple[str, int]:
     """Return the kind of device with its indices, and the number of devices that share the model."""
     device = settings.device
     if settings.kind == "vllm":
-        parallel = [
-            settings.vllm.arguments.get(f"{name}_parallel_size", 1) for name in ("tensor", "pipeline")
-        ]
+        tensor, pipeline = parallel_sizes(settings)
         if device == "auto":
             device = "cpu" if on_cpu(settings) else "cuda"
-        return device, int(parallel[0]) * int(parallel[1])
+        return device, tensor * pipeline
     return auto_device() if device == "auto" else device, 1
 
 

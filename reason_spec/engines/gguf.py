@@ -85,8 +85,8 @@ def find_gguf(model: str) -> GgufModel | None:
     """Return the GGUF file of a model's name; None for other kinds of models.
 
     Raises:
-        EngineError: a folder holds several GGUF files and nothing else to load.
-        MissingDependencyError: the package of a ``pypi:`` model is not installed.
+        EngineError: a folder holds several GGUF files and nothing else to load, the file cannot be read, or
+            the package of a ``pypi:`` model is not installed.
         SettingsError: there is no such ``pypi:`` model.
     """
     if model.startswith(PREFIX):
@@ -154,7 +154,7 @@ def dequantized(model: GgufModel) -> Path:
         convert,
         doing="Dequantizing",
         failure="could not be converted from GGUF",
-        hint="The file is damaged, or its architecture is none that transformers reads from GGUF",
+        hint="The file is damaged or incomplete, or transformers cannot read its architecture from GGUF",
     )
 
 

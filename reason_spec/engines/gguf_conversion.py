@@ -20,17 +20,25 @@ def convert(source: Path, folder: Path) -> None:
     """Write configuration, tokenizer and dequantized weights of a GGUF file into a new folder.
 
     Raises:
+        ValueError: the file is one of several parts, or lacks a weight.
         Exception: whatever transformers raises for a file that it cannot read.
     """
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer, modeling_gguf_pytorch_utils
     from transformers.utils import logging as transformers_logging
 
+    _require_whole(source)
     transformers_logging.set_verbosity_error()
     transformers_logging.disable_progress_bar()
     modeling_gguf_pytorch_utils.tqdm = _print_progress
     arguments: dict[str, Any] = {"gguf_file": source.name}
-    model: Any = AutoModelForCausalLM.from_pretrained(source.parent, dtype=torch.float32, **arguments)
+    model: Any
+    model, info = AutoModelForCausalLM.from_pretrained(
+        source.parent, dtype=torch.float32, output_loading_info=True, **arguments
+    )
+    if missing := info["missing_keys"]:
+        # transformers has filled it with random numbers.
+        raise ValueError(f"the file has no weights for {min(missing)} ({len(missing)} are missing)")
     if model.num_parameters() > FLOAT32_PARAMETERS:
         model = model.to(torch.bfloat16)
     # transformers refuses to save quantized models.
@@ -39,6 +47,15 @@ def convert(source: Path, folder: Path) -> None:
     model.hf_quantizer = None
     model.save_pretrained(folder)
     AutoTokenizer.from_pretrained(source.parent, **arguments).save_pretrained(folder)
+
+
+def _require_whole(source: Path) -> None:
+    from gguf import GGUFReader, Keys
+
+    field = GGUFReader(source).get_field(Keys.Split.LLM_KV_SPLIT_COUNT)
+    if field is not None and (num_parts := int(field.contents())) > 1:
+        # Without the other parts the output layer may be missing, which reads as tied embeddings.
+        raise ValueError(f"it is one of {num_parts} parts; join them with: llama-gguf-split --merge")
 
 
 def _print_progress(tensors: Iterable[Any], **_: Any) -> Iterator[Any]:

@@ -24,8 +24,11 @@ _MAX_MULTIPLE: Final = 10_000
 _WHITESPACE: Final = r"( |\n {0,20}|\n\t{0,10})?"
 """Whitespace in JSON: a space or an indented line. Without a bound some models generate blanks for ever."""
 _JSON_OPTIONS: Final = {"whitespace_pattern": _WHITESPACE, "lenient": False}
-_LARK_TOKEN: Final = re.compile(r""""(?:[^"\\\n]|\\.)*"|(?://|#)[^\n]*|/(?:[^/\\\n]|\\.)+/|%json\s*""")
-"""The beginning of a schema in a Lark grammar, and tokens that may contain the same word."""
+_LARK_TOKEN: Final = re.compile(r""""(?:[^"\\\n]|\\.)*"?|(?://|#)[^\n]*|/(?:[^/\\]|\\.)+/?|%json\s*""")
+"""The beginning of a schema in a Lark grammar, and tokens that may contain the same word.
+
+A token that is not closed, which llguidance refuses, matches too: else each of its quotes or slashes would be
+tried as a beginning, each time to the end of the text."""
 
 
 def grammar_of(constraint: Constraint) -> str:
@@ -136,7 +139,7 @@ def _schema_at(text: str, place: int) -> tuple[dict[str, Any] | bool, int]:
 def _check_multiples(schema: Any, kind: str) -> None:
     try:
         bound = math.lcm(*_scaled(list(_multiples(schema))))
-    except (RecursionError, ArithmeticError):
+    except (RecursionError, ArithmeticError, ValueError):
         raise ConstraintError(f"{kind}: it is nested too deeply, or a multipleOf is no number") from None
     if bound > _MAX_MULTIPLE:
         raise ConstraintError(

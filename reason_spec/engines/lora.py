@@ -6,6 +6,7 @@ model, and ``adapter_model.safetensors``.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -14,12 +15,13 @@ from reason_spec.engines.model_cache import joined_with_base
 from reason_spec.errors import EngineError
 
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
-_LAYOUT: Final = 1
+_LAYOUT: Final = 2
 """The version of the folders in the cache; older ones are not read."""
 _UNSUPPORTED: Final = (
     "use_dora",
     "use_qalora",
     "alora_invocation_tokens",
+    "lora_bias",
     "modules_to_save",
     "trainable_token_indices",
 )
@@ -83,17 +85,12 @@ def merged(adapter: LoraAdapter, base: Path) -> Path:
     )
 
 
-def scale_of(config: dict[str, Any], module: str) -> float:
-    """Return the factor of B A for a module: alpha / r, or alpha / sqrt(r) with ``use_rslora``.
+def scale_of(config: dict[str, Any], module: str, rank: int) -> float:
+    """Return the factor of B A for a module: alpha / rank, or alpha / sqrt(rank) with ``use_rslora``.
 
-    ``rank_pattern`` and ``alpha_pattern`` may name other values for modules whose name ends with a key.
+    ``alpha_pattern`` may name other values of alpha. As in PEFT its keys are regular expressions for the end
+    of a module's name, and the first one that matches counts.
     """
-
-    def value(name: str, pattern: str) -> float:
-        for key, other in (config.get(pattern) or {}).items():
-            if module == key or module.endswith(f".{key}"):
-                return float(other)
-        return float(config[name])
-
-    rank, alpha = value("r", "rank_pattern"), value("lora_alpha", "alpha_pattern")
-    return alpha / (rank**0.5 if config.get("use_rslora") else rank)
+    patterns: dict[str, float] = config.get("alpha_pattern") or {}
+    found = (alpha for key, alpha in patterns.items() if re.match(rf"(.*\.)?({key})$", module))
+    return float(next(found, config["lora_alpha"])) / (rank**0.5 if config.get("use_rslora") else rank)

@@ -30,7 +30,7 @@ def merge(base: Path, adapter: Path, folder: Path) -> None:
     config = read_json(adapter / CONFIG)
     weights = {name.removeprefix(_PREFIX): tensor for name, tensor in load_file(adapter / WEIGHTS).items()}
     modules = {name.removesuffix(".lora_A.weight") for name in weights if name.endswith(".lora_A.weight")}
-    others = sorted(name for name in weights if ".lora_A." not in name and ".lora_B." not in name)
+    others = sorted(name for name in weights if not name.endswith((".lora_A.weight", ".lora_B.weight")))
     if others:
         raise ValueError(f"{others[0]} is no part of a low-rank sum")
     folder.mkdir()
@@ -65,7 +65,7 @@ def _adapted(weight: Tensor, weights: dict[str, Tensor], module: str, config: di
         raise ValueError(
             f"{module} is {tuple(weight.shape)} in the base model, {(up.shape[0], down.shape[1])} here"
         )
-    change = scale_of(config, module) * (up.float() @ down.float())
+    change = scale_of(config, module, len(down)) * (up.float() @ down.float())
     result = (weight.float() + change).to(weight.dtype)
     return (result.T if config.get("fan_in_fan_out") else result).contiguous()
 

@@ -18,7 +18,7 @@ from filelock import FileLock
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-from reason_spec.engines.digests import digest_file
+from reason_spec.engines.digests import digest_file, digest_model
 from reason_spec.errors import EngineError
 
 logger = logging.getLogger(__name__)
@@ -151,14 +151,12 @@ def joined_with_base(
     Raises:
         EngineError: the part does not fit the base model, or a file cannot be read.
     """
-    # One file of weights identifies a base model.
-    sources = [*(part / name for name in files), *sorted(base.glob("*.safetensors"))[:1]]
     try:
-        digests = [digest_file(file)[:12] for file in sources]
+        digests = [*(digest_file(part / name) for name in files), digest_model(base)]
     except OSError as error:
         raise EngineError(f"{str(error.filename)!r} cannot be read: {error.strerror}") from None
     return cached_model(
-        "-".join((part.resolve().name, *digests, f"v{layout}")),
+        "-".join((part.resolve().name, *(digest[:12] for digest in digests), f"v{layout}")),
         str(part),
         lambda conversion: conversion.run(module, base, part, conversion.output),
         doing=doing,

@@ -95,9 +95,13 @@ def not_loadable(model: str, error: Exception) -> EngineError:
 def cached_numbers_per_token(config: Any) -> int:
     """Return how many numbers the keys and values of one token have, over all layers."""
     config = config.get_text_config()
-    heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
     width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-    return int(2 * config.num_hidden_layers * heads * width)
+    return int(2 * config.num_hidden_layers * num_kv_heads(config) * width)
+
+
+def num_kv_heads(config: Any) -> int:
+    config = config.get_text_config()
+    return int(getattr(config, "num_key_value_heads", None) or config.num_attention_heads)
 
 
 def find_file(model: str, name: str, revision: str | None, *, required: bool = False) -> Path | None:

@@ -4,29 +4,16 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
-from fnmatch import fnmatch
 from pathlib import Path
-from typing import Final
 
-from reason_spec.engines.digests import digest_file
+from reason_spec.engines.digests import digest_file, digest_model
 from reason_spec.engines.gguf import find_gguf
+from reason_spec.engines.lora import find_adapter
 from reason_spec.engines.model_package import find_packaged
+from reason_spec.engines.pruned import find_pruned
 from reason_spec.errors import DataError, ReasonSpecError
 from reason_spec.pair import embedded_path
 from reason_spec.settings import EngineSettings, Settings
-
-_CONFIGURATION: Final = (
-    "config.json",
-    "generation_config.json",
-    "*.index.json",
-    "*token*.json",
-    "vocab.json",
-    "*.jinja",
-    "merges.txt",
-    "vocab.txt",
-    "*.model",
-    "*.py",
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,10 +37,14 @@ def digest_weights(settings: Settings) -> WeightDigests:
         DataError: a file cannot be read, or the embedded weights are missing.
     """
     encoder = settings.verifier.embedding_model
+    target, draft = (
+        _digest_files(role, engine.model) if engine.kind in ("torch", "vllm") else None
+        for role, engine in (("target", settings.target), ("draft", settings.draft))
+    )
     return WeightDigests(
-        target=_digest_files("target", settings.target) if settings.target.kind == "torch" else None,
-        draft=_digest_files("draft", settings.draft) if settings.draft.kind == "torch" else None,
-        verifier=None if encoder is None else _digest_local(encoder),
+        target=target,
+        draft=draft,
+        verifier=None if encoder is None else _digest_files("verifier", encoder),
         router=None if settings.router.file is None else _digest_named(settings.router.file),
     )
 
@@ -66,7 +57,7 @@ def identify_model(role: str, engine: EngineSettings) -> str:
     """
     if engine.kind == "scripted":
         return f"script {engine.model}"
-    digest = _digest_files(role, engine)
+    digest = _digest_files(role, engine.model)
     return f"sha256 {digest}" if digest else f"{engine.model}@{engine.revision or 'main'}"
 
 
@@ -76,39 +67,34 @@ def digest_folder(folder: Path) -> str:
     Raises:
         DataError: a file cannot be read.
     """
-    total = hashlib.sha256()
     try:
-        for path in _model_files(folder):
-            total.update(f"{path.name}\0{digest_file(path)}\n".encode())
+        return digest_model(folder)
     except OSError as error:
         raise DataError(f"{error.filename or folder}: cannot be read ({error.strerror}).") from error
-    return total.hexdigest()
 
 
-def _digest_files(role: str, engine: EngineSettings) -> str | None:
-    if engine.model == "embedded":
+def _digest_files(role: str, model: str) -> str | None:
+    """Return the digest of a model's files, and of those of the base model that an adapter or draft needs."""
+    if model == "embedded":
         return digest_folder(embedded_path("draft" if role == "draft" else "target"))
-    return _digest_local(engine.model)
-
-
-def _digest_local(model: str) -> str | None:
     try:
         model = str(find_packaged(model) or model)
         gguf = find_gguf(model)
+        adapter, pruned = find_adapter(model), find_pruned(model)
     except ReasonSpecError as error:
         raise DataError(str(error)) from None
     if gguf is not None:
         return gguf.sha256 or _digest_named(gguf.parts[0])
     folder = Path(model).expanduser()
-    return digest_folder(folder) if folder.is_dir() else None
-
-
-def _model_files(folder: Path) -> list[Path]:
-    """Return the files that transformers loads; it prefers safetensors."""
-    files = sorted(path for path in folder.iterdir() if path.is_file())
-    weights = [path for path in files if path.suffix == ".safetensors"]
-    weights = weights or [path for path in files if path.suffix == ".bin"]
-    return [path for path in files if any(fnmatch(path.name, name) for name in _CONFIGURATION)] + weights
+    if not folder.is_dir():
+        return None
+    own, base = digest_folder(folder), None
+    if adapter is not None:
+        base = _digest_files(role, adapter.base)
+    elif pruned is not None:
+        base = _digest_files("target", pruned.config.base)
+    # A base model without files here is named by the folder's configuration.
+    return own if base is None else hashlib.sha256(f"{own} {base}".encode()).hexdigest()
 
 
 def _digest_named(path: Path) -> str:

@@ -81,27 +81,31 @@ class TextCaches:
         self.earlier = EarlierTexts(SuffixCaches(lambda _: StoredCache(own, None, saves=False)))
         self._max_caches = settings.max_caches
         self._num_open: dict[str, int] = {}
+        self._num_private = 0
         self._cache_of: dict[int, str] = {}
         self._numbers = itertools.count()
 
     def __len__(self) -> int:
         return len(self._num_open)
 
-    def open(self, cache: str, prompt: Tokens) -> int:
-        """Learn a prompt; return the number of its text."""
+    def open(self, cache: str, prompt: Tokens, *, private: bool) -> int:
+        """Learn a prompt; return the number of its text. A ``private`` cache is of this text alone."""
         number = next(self._numbers)
         self._num_open[cache] = self._num_open.pop(cache, 0) + 1
+        self._num_private += private
         self._cache_of[number] = cache
-        self._drop([name for name, count in self._num_open.items() if not count], self._max_caches)
+        unused = [name for name, count in self._num_open.items() if not count]
+        self._drop(unused, self._max_caches + self._num_private)
         self.earlier.begin(number, cache, cache, [("prompt", cast("Sequence[int]", prompt))])
         return number
 
-    def close(self, number: int, *, keep: bool) -> None:
-        """End a text; ``keep=False`` drops its cache, too."""
+    def close(self, number: int, *, private: bool) -> None:
+        """End a text; a ``private`` cache is dropped with it."""
         cache = self._cache_of.pop(number)
         self.earlier.close(number)
         self._num_open[cache] -= 1
-        if not keep:
+        self._num_private -= private
+        if private:
             self._drop([cache], 0)
 
     def _drop(self, unused: Iterable[str], max_caches: int) -> None:
@@ -154,12 +158,16 @@ class Drafter:
             adapter: the name of its LoRA adapter.
         """
         options = parameters.extra_args or {}
-        max_drafts = int(options.get(DRAFT_TOKENS, self._max_tokens))
+        try:
+            max_drafts = int(options.get(DRAFT_TOKENS, self._max_tokens))
+        except (TypeError, ValueError, OverflowError):
+            # A client's mistake must not end the pass for the other requests.
+            return None
         if max_drafts < 1 or (prompt < 0).any():
             return None
         cache, private = self._cache_for(name, options.get(OWNER), adapter)
         stops = frozenset() if parameters.ignore_eos else frozenset(parameters.all_stop_token_ids)
-        number = self._caches.open(cache, prompt.astype(np.int32))
+        number = self._caches.open(cache, prompt.astype(np.int32), private=private)
         return Request(number, private, max_drafts, end, stops, len(prompt))
 
     def _cache_for(self, name: str, owner: object, adapter: str | None) -> tuple[str, bool]:
@@ -202,7 +210,7 @@ class Drafter:
     def _close(self, name: str) -> None:
         request = self._requests.pop(name, None)
         if request is not None:
-            self._caches.close(request.text, keep=not request.private)
+            self._caches.close(request.text, private=request.private)
 
     def _close_ended(self, running: Container[str]) -> None:
         for name in [name for name in self._requests if name not in running]:

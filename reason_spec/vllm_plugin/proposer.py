@@ -68,6 +68,8 @@ class Proposer(Drafter):
             if not self._failed:
                 logger.exception("reason-spec drafts nothing in this pass; further errors are not logged")
             self._failed = True
+            # The next pass is not timed: its beginning is unknown.
+            self._passed = {}
             return nothing
 
     def _find_runner(self) -> bool:

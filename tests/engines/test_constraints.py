@@ -6,6 +6,7 @@ import asyncio
 import json
 import re
 import threading
+import time
 
 import numpy as np
 import pytest
@@ -104,6 +105,7 @@ def test_what_has_to_come_is_forced_and_nothing_else(compiler: ConstraintCompile
         (Constraint(json_schema='{"items": {"multipleOf": 99991}}'), "multipleOf"),
         (Constraint(json_schema='{"allOf": [{"multipleOf": 0.01}, {"multipleOf": 101}]}'), "multipleOf"),
         (Constraint(json_schema='{"multipleOf": 1e-300}'), "multipleOf"),
+        (Constraint(json_schema='{"multipleOf": NaN}'), "a multipleOf is no number"),
         (Constraint(regex="(a"), "regex: .*unclosed group"),
         (Constraint(regex=r"[^\s\S]"), "regex: no text fits"),
         (Constraint(regex="a" * (MAX_CHARS + 1)), f"at most {MAX_CHARS}"),
@@ -114,6 +116,7 @@ def test_what_has_to_come_is_forced_and_nothing_else(compiler: ConstraintCompile
             "multipleOf",
         ),
         (Constraint(grammar='start: /"/ %json\n{"multipleOf": 99991} /"/'), "grammar: multipleOf"),
+        (Constraint(grammar='start: /a\nb/ %json {"multipleOf": 99991} /c/'), "grammar: multipleOf"),
         (Constraint(grammar="start: %json [1]"), "a schema is an object or a boolean"),
         (Constraint(grammar="start: %json {"), "behind %json stands no JSON"),
         (Constraint(grammar='start: %json {"not": {}, "x-guidance": {"lenient": true}}'), "Unimplemented"),
@@ -192,6 +195,14 @@ def test_a_schema_within_a_grammar_binds_as_one_by_itself(compiler: ConstraintCo
     spaced = '// %json {x"n: {' + " " * 50
     assert matcher.num_allowed(list(spaced.encode())) == len(spaced) - 49
     assert bounded_grammar(bounded_grammar(grammar)) == bounded_grammar(grammar)
+
+
+@pytest.mark.parametrize("opened", [r'"' + r"\"" * 32_700, r"/" + r"\/" * 32_700])
+def test_a_token_that_is_not_closed_is_read_once(opened: str) -> None:
+    grammar = f"start: {opened}"
+    started = time.perf_counter()
+    assert bounded_grammar(grammar) == grammar
+    assert time.perf_counter() - started < 0.5
 
 
 def test_exactly_one_kind_is_given() -> None:

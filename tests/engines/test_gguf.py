@@ -40,7 +40,8 @@ def file(tmp_path: Path) -> Path:
     return write_gguf(save_model("llama", tmp_path / "original"), tmp_path / "tiny.gguf")
 
 
-def write_gguf(folder: Path, path: Path) -> Path:
+def write_gguf(folder: Path, path: Path, without: str | None = None, num_parts: int = 1) -> Path:
+    """Write a model of transformers, ``without`` a weight, or as if it were the first of several parts."""
     from gguf import GGMLQuantizationType, GGUFWriter, TokenType
     from transformers import AutoModelForCausalLM
 
@@ -70,7 +71,10 @@ def write_gguf(folder: Path, path: Path) -> Path:
     writer.add_bos_token_id(tokenizer.convert_tokens_to_ids("<|start|>"))
     writer.add_eos_token_id(tokenizer.eos_token_id)
     writer.add_chat_template(TEMPLATE)
+    writer.add_uint16("split.count", num_parts)
     for name, tensor in weights.items():
+        if name == without:
+            continue
         values = tensor
         if ".q_proj." in name or ".k_proj." in name:
             heads = config.num_attention_heads if ".q_proj." in name else config.num_key_value_heads
@@ -139,13 +143,35 @@ def test_another_file_of_the_same_name_is_another_model(file: Path) -> None:
     assert first.folder != second.folder
 
 
+def cached_folders(tmp_path: Path) -> set[str]:
+    return {path.name for path in (tmp_path / "cache").rglob("*") if path.is_dir()} - {
+        "reason-spec",
+        "models",
+    }
+
+
 def test_a_damaged_file_leaves_nothing_behind(file: Path, tmp_path: Path) -> None:
     whole = file.read_bytes()
     file.write_bytes(whole[: len(whole) // 2])
     with pytest.raises(EngineError, match="could not be converted from GGUF"):
         resolve_model("target", str(file))
-    left = [path for path in (tmp_path / "cache").rglob("*") if path.is_dir()]
-    assert {path.name for path in left} <= {"reason-spec", "models"}
+    assert not cached_folders(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("incomplete", "message"),
+    [
+        ({"without": "model.layers.1.mlp.up_proj.weight"}, r"no weights for model\.layers\.1\.mlp\.up_proj"),
+        ({"num_parts": 3}, "it is one of 3 parts; join them"),
+    ],
+)
+def test_a_file_without_all_weights_is_refused(
+    tmp_path: Path, incomplete: dict[str, Any], message: str
+) -> None:
+    file = write_gguf(save_model("llama", tmp_path / "original"), tmp_path / "tiny.gguf", **incomplete)
+    with pytest.raises(EngineError, match=message):
+        resolve_model("target", str(file))
+    assert not cached_folders(tmp_path)
 
 
 def test_what_an_interrupted_conversion_left_is_replaced(file: Path) -> None:

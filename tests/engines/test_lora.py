@@ -87,18 +87,36 @@ def test_a_merged_model_is_written_once_and_anew_for_other_weights(base: Path, t
     assert resolve_model("target", str(tmp_path / "adapter")) != first
 
 
+@pytest.mark.parametrize("name", ["generation_config.json", "tokenizer_config.json", "chat_template.jinja"])
+def test_a_merged_model_takes_over_what_changes_in_its_base_model(
+    base: Path, tmp_path: Path, name: str
+) -> None:
+    save_adapter(base, tmp_path / "adapter")
+    resolve_model("target", str(tmp_path / "adapter"))
+    path = base / name
+    changed = (path.read_text() if path.exists() else "{}") + "\n"
+    path.write_text(changed)
+    folder = Path(resolve_model("target", str(tmp_path / "adapter")))
+    assert (folder / name).read_text() == changed
+
+
 @pytest.mark.parametrize(
-    ("config", "expected"),
+    ("config", "rank", "expected"),
     [
-        ({}, 3.0),
-        ({"use_rslora": True}, 6 / 2**0.5),
-        ({"alpha_pattern": {"q_proj": 2}}, 1.0),
-        ({"rank_pattern": {"layers.0.self_attn.q_proj": 6}}, 1.0),
-        ({"alpha_pattern": {"other": 2}}, 3.0),
+        ({}, 2, 3.0),
+        ({"use_rslora": True}, 2, 6 / 2**0.5),
+        ({"alpha_pattern": {"q_proj": 2}}, 2, 1.0),
+        ({"alpha_pattern": {r"layers\.\d+\.self_attn\.[qk]_proj": 2, "q_proj": 9}}, 2, 1.0),
+        ({"alpha_pattern": {r"^model\.layers\.0\..*": 2}}, 2, 1.0),
+        ({"alpha_pattern": {r"^layers\.0\..*": 2, "proj": 2, "other": 2}}, 2, 3.0),
+        ({"rank_pattern": {r".*\.q_proj": 6}}, 6, 1.0),
     ],
 )
-def test_the_scale_follows_the_configuration(config: dict[str, Any], expected: float) -> None:
-    assert scale_of({"r": 2, "lora_alpha": 6} | config, MODULES[0]) == pytest.approx(expected)
+def test_the_scale_follows_the_configuration_and_the_rank(
+    config: dict[str, Any], rank: int, expected: float
+) -> None:
+    """As PEFT reads it: keys of patterns are regular expressions for the end of a name."""
+    assert scale_of({"r": 2, "lora_alpha": 6} | config, MODULES[0], rank) == pytest.approx(expected)
 
 
 @pytest.mark.parametrize(
@@ -108,6 +126,7 @@ def test_the_scale_follows_the_configuration(config: dict[str, Any], expected: f
         ({"base_model_name_or_path": None}, "base_model_name_or_path names no base model"),
         ({"use_dora": True}, "use_dora is set.*merge_and_unload"),
         ({"modules_to_save": ["lm_head"]}, "modules_to_save is set"),
+        ({"lora_bias": True}, "lora_bias is set"),
     ],
 )
 def test_an_adapter_that_cannot_be_merged_is_refused_by_field(
@@ -116,6 +135,14 @@ def test_an_adapter_that_cannot_be_merged_is_refused_by_field(
     save_adapter(base, tmp_path / "adapter", **config)
     with pytest.raises(EngineError, match=message):
         find_adapter(str(tmp_path / "adapter"))
+
+
+def test_weights_that_are_no_part_of_the_sum_are_refused(base: Path, tmp_path: Path) -> None:
+    made = save_adapter(base, tmp_path / "adapter")
+    bias = {f"base_model.model.{MODULES[0]}.lora_B.bias": torch.ones(1)}
+    save_file(made | bias, tmp_path / "adapter" / WEIGHTS)
+    with pytest.raises(EngineError, match=r"q_proj\.lora_B\.bias is no part of a low-rank sum"):
+        resolve_model("target", str(tmp_path / "adapter"))
 
 
 def test_an_adapter_of_another_base_model_is_refused(base: Path, tmp_path: Path) -> None:

@@ -73,6 +73,13 @@ def test_methods_of_vllm_are_passed_through_with_their_own_settings() -> None:
     assert speculative_config(settings(token_method="none"), "0.32.0") is None
 
 
+@pytest.mark.parametrize("version", ["0.32.0", "0.99"])
+def test_settings_of_drafts_beside_hints_are_refused(version: str) -> None:
+    own = {"speculative_config": {"method": "ngram", "num_speculative_tokens": 3}}
+    with pytest.raises(EngineError, match=r"set vllm\.token_method to ngram"):
+        speculative_config(settings(arguments=own), version)
+
+
 def test_any_argument_of_vllm_may_be_set_but_those_that_are_ours(monkeypatch: pytest.MonkeyPatch) -> None:
     installed(monkeypatch, "vllm", "0.32.0")
     made = engine_arguments(settings(arguments={"tensor_parallel_size": 2, "max_num_seqs": 9}), "0.32.0")
@@ -99,8 +106,38 @@ def test_the_cache_is_sized_in_tokens(
         bytes_per_token(EngineSettings(kind="vllm", model="./nowhere"))
 
 
+@pytest.mark.parametrize(("tensor", "pipeline", "shares"), [(2, 1, 2), (1, 2, 2), (2, 2, 4), (4, 1, 2)])
+def test_devices_share_the_cache(
+    monkeypatch: pytest.MonkeyPatch, model_folder: Callable[[str], Path],
+    tensor: int, pipeline: int, shares: int,
+) -> None:  # fmt: skip
+    """The model has two heads of keys and values; more devices hold copies of them."""
+    installed(monkeypatch, "vllm", "0.32.0")
+    alone, shared = (
+        engine_arguments(
+            EngineSettings(
+                kind="vllm", model=str(model_folder("qwen3-wide")), cache_tokens=1000,
+                vllm=VllmSettings(arguments=own),
+            ),
+            "0.32.0",
+        )["kv_cache_memory_bytes"]
+        for own in ({}, {"tensor_parallel_size": tensor, "pipeline_parallel_size": pipeline})
+    )  # fmt: skip
+    assert alone == shares * shared
+
+
 def test_the_worker_sees_the_devices_it_was_given(monkeypatch: pytest.MonkeyPatch) -> None:
     installed(monkeypatch, "vllm", "0.32.0")
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     assert worker_environment(settings(device="cuda:0,1"))["CUDA_VISIBLE_DEVICES"] == "0,1"
     assert "CUDA_VISIBLE_DEVICES" not in worker_environment(settings())
     assert worker_environment(settings())["VLLM_ENABLE_V1_MULTIPROCESSING"] == "0"
+
+
+def test_devices_are_counted_among_those_that_are_allotted(monkeypatch: pytest.MonkeyPatch) -> None:
+    installed(monkeypatch, "vllm", "0.32.0")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,GPU-5a")
+    assert worker_environment(settings(device="cuda:0"))["CUDA_VISIBLE_DEVICES"] == "4"
+    assert worker_environment(settings(device="cuda:1,0"))["CUDA_VISIBLE_DEVICES"] == "GPU-5a,4"
+    with pytest.raises(EngineError, match=r"'cuda:0,2': there is no GPU 2.*CUDA_VISIBLE_DEVICES=4,GPU-5a"):
+        worker_environment(settings(device="cuda:0,2"))

@@ -8,6 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from reason_spec.engines import digests
+from reason_spec.engines.lora import CONFIG as ADAPTER_CONFIG
+from reason_spec.engines.lora import WEIGHTS as ADAPTER_WEIGHTS
+from reason_spec.engines.pruned import CONFIG as DRAFT_CONFIG
+from reason_spec.engines.pruned import WEIGHTS as DRAFT_WEIGHTS
 from reason_spec.engines.weights import digest_folder, digest_weights
 from reason_spec.errors import ResumeError
 from reason_spec.evaluation.store import Identity, RunFolder
@@ -92,6 +96,42 @@ def test_small_files_have_equal_digests_only_if_they_are_equal(
     folder = tmp_path_factory.mktemp("models")
     digests = [digest_folder(write_model(folder / str(n), data)) for n, data in enumerate((first, second))]
     assert (digests[0] == digests[1]) is (first == second)
+
+
+ADAPTER = '{{"peft_type": "LORA", "base_model_name_or_path": "{base}", "r": 2, "lora_alpha": {alpha}}}'
+PRUNED = '{{"base": "{base}", "layers": [{alpha}]}}'
+
+
+@pytest.mark.parametrize(
+    ("config", "weights", "content"),
+    [(ADAPTER_CONFIG, ADAPTER_WEIGHTS, ADAPTER), (DRAFT_CONFIG, DRAFT_WEIGHTS, PRUNED)],
+)
+def test_the_digest_of_a_part_covers_its_configuration_and_its_base_model(
+    tmp_path: Path, config: str, weights: str, content: str
+) -> None:
+    base, part = write_model(tmp_path / "base"), tmp_path / "part"
+    part.mkdir()
+    (part / weights).write_bytes(b"weights")
+    (part / config).write_text(content.format(base=base, alpha=2))
+    chosen = load_settings(flags={"target.model": str(part)})
+    found = [digest_weights(chosen).target]
+    assert digest_weights(chosen).target == found[0]
+    (part / config).write_text(content.format(base=base, alpha=3))
+    found.append(digest_weights(chosen).target)
+    write_model(base, b"retrained")
+    found.append(digest_weights(chosen).target)
+    (part / config).write_text(content.format(base="someone/large", alpha=3))
+    found.append(digest_weights(chosen).target)
+    assert len({*found}) == 4
+    assert None not in found
+
+
+@pytest.mark.parametrize("kind", ["torch", "vllm"])
+def test_every_engine_that_loads_a_folder_has_its_digest(tmp_path: Path, kind: str) -> None:
+    model = str(write_model(tmp_path / "model"))
+    flags = {"target.model": model, "target.kind": kind, "draft.model": model, "draft.kind": kind}
+    found = digest_weights(load_settings(flags=flags))
+    assert found.target == found.draft == digest_folder(tmp_path / "model")
 
 
 def test_the_embedded_pair_has_two_digests_and_ids_and_scripts_have_none() -> None:

@@ -208,7 +208,8 @@ class _Handler(BaseHTTPRequestHandler):
             choice = self._choice(body, written[start : start + self.upstream.chunk], ended if last else None)
             if last:
                 self._leave()
-            self._send(f"data: {json.dumps({'choices': [choice]})}\n\n")
+            # vLLM, too, escapes nothing but what JSON has to.
+            self._send(f"data: {json.dumps({'choices': [choice]}, ensure_ascii=False)}\n\n")
         self._send("data: [DONE]\n\n")
 
     def _fail(self, fault: Fault) -> bool:

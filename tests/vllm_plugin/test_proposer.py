@@ -196,6 +196,27 @@ def test_an_open_text_keeps_its_cache_among_many_others() -> None:
     assert runner.step({"long": ANSWER[1:12]})["long"] == ANSWER[12:20]
 
 
+def test_requests_without_an_owner_drop_no_cache_of_owners() -> None:
+    runner = Runner(share="owner", max_caches=1)
+    runner.run("first", [1], ANSWER, {OWNER: "a"})
+    unnamed = {str(number): ANSWER[:5] for number in range(3)}
+    for name in unnamed:
+        runner.add(name, [1])
+    runner.step(unnamed)
+    assert any(runner.run("second", [1], ANSWER, {OWNER: "a"}))
+    runner.run("other", [1], ANSWER, {OWNER: "b"})
+    assert not any(runner.run("dropped", [1], ANSWER, {OWNER: "a"}))
+
+
+@pytest.mark.parametrize("limit", ["many", [1], None, float("inf")])
+def test_a_limit_that_is_no_number_costs_only_its_own_request_the_drafts(limit: object) -> None:
+    runner = Runner()
+    runner.run("a", [1], ANSWER)
+    runner.add("wrong", [1], {DRAFT_TOKENS: limit})
+    runner.add("right", [1])
+    assert runner.step({"wrong": ANSWER[:20], "right": ANSWER[:20]}) == {"wrong": [], "right": ANSWER[20:28]}
+
+
 def test_an_error_costs_the_drafts_of_a_pass_and_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     runner = Runner()
     runner.run("a", [1], ANSWER)
@@ -207,6 +228,18 @@ def test_an_error_costs_the_drafts_of_a_pass_and_is_logged_once(caplog: pytest.L
     runner.requests = known
     runner.texts["b"] = [1]
     assert runner.step({"b": ANSWER[:20]})["b"] == ANSWER[20:28]
+
+
+def test_the_pass_after_an_error_is_not_timed() -> None:
+    runner = Runner()
+    runner.add("a", [1])
+    runner.step({"a": ANSWER[:1]})
+    known, runner.requests = runner.requests, {}
+    runner.step({"a": ANSWER[1:2]})
+    runner.requests = known
+    times = runner.drafter._times.batches()
+    runner.step({"a": ANSWER[2:3]})
+    assert runner.drafter._times.batches() == times
 
 
 def test_without_a_model_runner_there_are_no_drafts(caplog: pytest.LogCaptureFixture) -> None:

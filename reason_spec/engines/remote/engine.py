@@ -193,7 +193,7 @@ class RemoteEngine(Engine):
                         async with self._pool.use(affinity) as server:
                             await self._stream(server, completion, generation)
                     except ServerError as trouble:
-                        if request.constraint is not None and completion.usage.num_generated_tokens:
+                        if request.constraint is not None and completion.usage.num_passes:
                             raise self._error(
                                 f"{trouble}; a text under a constraint cannot be continued at another server"
                             ) from None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import suppress
 from typing import Any, NoReturn
 
@@ -71,7 +71,7 @@ class Wire:
             async with self._client.stream("POST", f"{server.url}/completions", json=body) as response:
                 if response.status_code >= 400:
                     self._raise_for(server, response, await response.aread())
-                async for line in response.aiter_lines():
+                async for line in _lines(response):
                     # Other lines are empty or comments.
                     if not line.startswith("data:"):
                         continue
@@ -183,6 +183,16 @@ def _read_key(owner: str, key_setting: str, variable: str | None) -> str | None:
         # The error of the HTTP client would show the key.
         raise EngineError(f"{named} holds characters that no key has")
     return key
+
+
+async def _lines(response: httpx2.Response) -> AsyncIterator[str]:
+    """Yield the lines of an event stream; `aiter_lines` also splits at U+2028 and others within JSON."""
+    rest = b""
+    async for received in response.aiter_bytes():
+        *lines, rest = (rest + received).split(b"\n")
+        for line in lines:
+            yield line.decode(errors="replace")
+    yield rest.decode(errors="replace")
 
 
 def _root(server: RemoteServer) -> str:

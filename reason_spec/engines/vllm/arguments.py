@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import importlib.metadata
+import os
 import sys
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from reason_spec.engines.model_files import cached_numbers_per_token, read_config
+from reason_spec.engines.model_files import cached_numbers_per_token, num_kv_heads, read_config
 from reason_spec.errors import EngineError, MissingDependencyError
 from reason_spec.settings import EngineSettings
 
@@ -72,7 +73,8 @@ def engine_arguments(settings: EngineSettings, version: str) -> dict[str, Any]:
     """Return the arguments of ``vllm.EngineArgs``; ``settings.vllm.arguments`` overrides them.
 
     Raises:
-        EngineError: ``settings.vllm.arguments`` sets an argument that is reserved.
+        EngineError: ``settings.vllm.arguments`` sets an argument that is reserved, or the model's
+            configuration cannot be read.
     """
     cpu = on_cpu(settings)
     arguments: dict[str, Any] = {
@@ -115,7 +117,11 @@ def engine_arguments(settings: EngineSettings, version: str) -> dict[str, Any]:
 
 
 def speculative_config(settings: EngineSettings, version: str) -> dict[str, Any] | None:
-    """Return vLLM's ``speculative_config`` for the token method, None where nothing drafts."""
+    """Return vLLM's ``speculative_config`` for the token method, None where nothing drafts.
+
+    Raises:
+        EngineError: ``settings.vllm.arguments`` sets one beside the token method ``hint``.
+    """
     own: Mapping[str, Any] = settings.vllm.arguments.get("speculative_config") or {}
     if settings.vllm.token_method == "none":
         return dict(own) or None
@@ -125,13 +131,23 @@ def speculative_config(settings: EngineSettings, version: str) -> dict[str, Any]
             "num_speculative_tokens": settings.vllm.draft_tokens,
         }
         return defaults | dict(own)
+    if own:
+        raise EngineError(
+            "vllm.arguments holds a speculative_config, and with vllm.token_method: hint reason-spec drafts "
+            f"itself: set vllm.token_method to {own.get('method', 'its method')}, or leave it out"
+        )
     if not takes_hints(version):
         return None
     return {"method": "custom_class", "model": PROPOSER, "num_speculative_tokens": settings.vllm.draft_tokens}
 
 
 def worker_environment(settings: EngineSettings) -> dict[str, str]:
-    """Return variables that vLLM and its libraries read at the start of the process."""
+    """Return variables that vLLM and its libraries read at the start of the process.
+
+    Raises:
+        EngineError: the device is none that this process may use, or ``batch_invariant`` is set without a
+            GPU.
+    """
     environment = {
         # The engine core runs in the worker itself, not in a further process.
         "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
@@ -143,7 +159,7 @@ def worker_environment(settings: EngineSettings) -> dict[str, str]:
     }
     device, _, indices = settings.device.partition(":")
     if device == "cuda" and indices:
-        environment["CUDA_VISIBLE_DEVICES"] = indices
+        environment["CUDA_VISIBLE_DEVICES"] = _visible(settings.device, indices)
     if settings.vllm.batch_invariant:
         if on_cpu(settings):
             raise EngineError(
@@ -156,17 +172,42 @@ def worker_environment(settings: EngineSettings) -> dict[str, str]:
     return environment
 
 
+def _visible(device: str, indices: str) -> str:
+    """Return the GPUs with these indices among those that ``CUDA_VISIBLE_DEVICES`` leaves to this process."""
+    allowed = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if allowed is None:
+        return indices
+    devices = [name.strip() for name in allowed.split(",") if name.strip()]
+    numbers = [index.strip() for index in indices.split(",")]
+    if wrong := [number for number in numbers if not number.isdecimal() or int(number) >= len(devices)]:
+        raise EngineError(
+            f"device {device!r}: there is no GPU {wrong[0]}, as CUDA_VISIBLE_DEVICES={allowed} leaves "
+            f"{len(devices)} to this process; count from 0 among them"
+        )
+    return ",".join(devices[int(number)] for number in numbers)
+
+
 def _intel_openmp() -> Path | None:
     """Return the OpenMP library with which vLLM's CPU build is fastest, if it is installed."""
     library = Path(sys.prefix) / "lib" / "libiomp5.so"
     return library if library.exists() else None
 
 
+def parallel_sizes(settings: EngineSettings) -> tuple[int, int]:
+    """Return over how many devices vLLM divides each layer, and over how many the layers."""
+    own = settings.vllm.arguments
+    return int(own.get("tensor_parallel_size", 1)), int(own.get("pipeline_parallel_size", 1))
+
+
 def bytes_per_token(settings: EngineSettings) -> int:
-    """Return the bytes of the keys and values of one token.
+    """Return the bytes of the keys and values of one token on each device.
 
     Raises:
         EngineError: the model's configuration cannot be read.
     """
     element = 4 if settings.dtype == "float32" or (settings.dtype == "auto" and on_cpu(settings)) else 2
-    return cached_numbers_per_token(read_config(settings)) * element
+    config = read_config(settings)
+    tensor, pipeline = parallel_sizes(settings)
+    # Each device has at least one head.
+    num_shares = min(tensor, num_kv_heads(config)) * pipeline
+    return -(-cached_numbers_per_token(config) * element // num_shares)

@@ -182,12 +182,28 @@ async def test_constraints_and_biases_are_told_to_the_server(
     assert not {"structured_outputs", "logit_bias"} & plain.keys()
 
 
+@pytest.mark.parametrize("takes_tokens", [True, False])
+async def test_line_breaks_of_unicode_are_text(
+    folder: Path, prompt: Prefix, tokenizer: HuggingFaceTokenizer, takes_tokens: bool
+) -> None:
+    text = "one\u2028two\u2029three\x85four\x0cfive"
+    tokens = (*tokenizer.encode(text), *tokenizer.eos_ids)
+    upstream = Upstream(
+        lambda _: tokens, tokenizer.decode, tokenizer.encode, chunk=100, takes_tokens=takes_tokens
+    )
+    with serving(upstream):
+        async with remote(folder, upstream, remote={"max_retries": 0}) as engine:
+            result = await engine.submit(EngineRequest(prompt, 200)).result()
+    assert (result.text, result.finish) == (text, "eos")
+
+
+@pytest.mark.parametrize("takes_tokens", [True, False])
 async def test_a_constrained_text_that_broke_off_is_not_gone_on_with(
-    make_upstream: Callable[..., Upstream], folder: Path, prompt: Prefix
+    make_upstream: Callable[..., Upstream], folder: Path, prompt: Prefix, takes_tokens: bool
 ) -> None:
     """The server would begin the constraint anew. What has not begun is tried again."""
     constraint = Constraint(regex="a+")
-    with serving(make_upstream()) as upstream:
+    with serving(make_upstream(takes_tokens=takes_tokens)) as upstream:
         async with remote(folder, upstream) as engine:
             upstream.faults = [Fault("status"), Fault("break")]
             result = await engine.submit(EngineRequest(prompt, 200, constraint=constraint)).result()
