@@ -22,6 +22,8 @@ _CONFIGURATION: Final = (
     "*token*.json",
     "vocab.json",
     "*.jinja",
+    "*.onnx",
+    "calibration.json",
     "merges.txt",
     "vocab.txt",
     "*.model",
@@ -41,6 +43,12 @@ class WeightDigests:
     draft: str | None
     verifier: str | None
     router: str | None = None
+    semantic: str | None = None
+    reward: str | None = None
+    judge: str | None = None
+    exit_policy: str | None = None
+    drafter: str | None = None
+    token_judge: str | None = None
 
 
 def digest_weights(settings: Settings) -> WeightDigests:
@@ -49,12 +57,19 @@ def digest_weights(settings: Settings) -> WeightDigests:
     Raises:
         DataError: a file cannot be read, or the embedded weights are missing.
     """
-    encoder = settings.verifier.embedding_model
+    verifier, judge, torch = settings.verifier, settings.verifier.judge, settings.target.torch
     return WeightDigests(
         target=_digest_files("target", settings.target) if settings.target.kind == "torch" else None,
         draft=_digest_files("draft", settings.draft) if settings.draft.kind == "torch" else None,
-        verifier=None if encoder is None else _digest_local(encoder),
+        verifier=_digest_part(verifier.embedding_model),
         router=None if settings.router.file is None else _digest_named(settings.router.file),
+        semantic=_digest_part(verifier.semantic_model),
+        # A server names its reward model.
+        reward=None if verifier.reward_url else _digest_part(verifier.reward_model),
+        judge=None if judge is None or judge.kind in ("remote", "scripted") else _digest_part(judge.model),
+        exit_policy=None if settings.exit.policy is None else _digest_named(settings.exit.policy),
+        drafter=_digest_part(torch.drafter),
+        token_judge=_digest_part(torch.judge),
     )
 
 
@@ -101,6 +116,10 @@ def _digest_local(model: str) -> str | None:
         return gguf.sha256 or _digest_named(gguf.parts[0])
     folder = Path(model).expanduser()
     return digest_folder(folder) if folder.is_dir() else None
+
+
+def _digest_part(model: str | None) -> str | None:
+    return None if model is None else _digest_local(model)
 
 
 def _model_files(folder: Path) -> list[Path]:
