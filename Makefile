@@ -47,6 +47,13 @@ PACKAGE    := $(UV) --no-deps --no-build-isolation -e . -e ./reason-spec-models 
 PROJECTS   := pyproject.toml reason-spec-models/pyproject.toml reason-spec-weights/pyproject.toml
 TORCH_HERE := $(BIN)/python scripts/install_torch.py --build $(TORCH) --version $(TORCH_VERSION)
 INSTALLED  := $(VENV)/.installed
+# A build or version that is named replaces an installed one: `make install TORCH=gpu`.
+ifneq ($(and $(filter install,$(MAKECMDGOALS)),$(filter-out file,$(origin TORCH) $(origin TORCH_VERSION))),)
+TORCH_HERE += --replace
+.PHONY: named-torch
+$(INSTALLED): named-torch
+named-torch: ;
+endif
 OLDEST_DIR := $(VENV)/oldest
 ifneq ($(wildcard reason-spec-models/reason_spec_models/weights/smollm2-gsm8k-draft),)
 REAL_COMPARE := --draft models:smollm2-gsm8k-draft --compare autoregressive,token_recycling,speculative,lookahead

@@ -35,6 +35,10 @@ class UnsupportedModelError(EngineError):
     """A model cannot run on the chosen engine."""
 
 
+class PromptTooLongError(EngineError):
+    """A prompt fills the model's context; the engine is not at fault."""
+
+
 class MissingDependencyError(ReasonSpecError):
     """An optional package is missing; the message holds the install command."""
 

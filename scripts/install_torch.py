@@ -48,6 +48,15 @@ def installed_version() -> str | None:
     return result.stdout.strip() if result.returncode == 0 else None
 
 
+def fits(found: str, build: str, version: str) -> bool:
+    """Whether an installed torch is of a version and a build; ``auto`` is any build."""
+    number, _, label = found.partition("+")
+    is_cpu_build = label == "cpu"
+    # Elsewhere builds have no label.
+    is_other_build = platform.system() == "Linux" and build != "auto" and is_cpu_build != (build == "cpu")
+    return number == version and not is_other_build
+
+
 def pip_install(*arguments: str, show_errors: bool = True) -> bool:
     """Run pip for this environment; its errors are shown unless a failure is expected."""
     command = [sys.executable, "-m", "pip", "install", "-qq", *arguments]
@@ -71,6 +80,11 @@ def uv_install(*arguments: str) -> bool:
         )
 
 
+def install_gpu_build(version: str) -> bool:
+    """Install the plain build, also in the place of a CPU build, whose number pip would find to be right."""
+    return pip_install("--force-reinstall", f"torch=={version}")
+
+
 def install_cpu_build(version: str) -> bool:
     """Install a build without CUDA from wherever pip is set up to look, else from where uv knows it.
 
@@ -85,7 +99,7 @@ def install_cpu_build(version: str) -> bool:
     return (
         (bool(folders) and uv_install(*folders, build))
         or pip_install(build, show_errors=False)
-        or uv_install("--torch-backend", "cpu", f"torch=={version}")
+        or uv_install("--torch-backend", "cpu", "--reinstall-package", "torch", f"torch=={version}")
     )
 
 
@@ -102,6 +116,9 @@ def explain_failure(build: str, version: str, installed: bool) -> str:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--build", choices=["auto", "cpu", "gpu"], default="auto")
+    parser.add_argument(
+        "--replace", action="store_true", help="replace an installed torch of another version or build"
+    )
     parser.add_argument("--version", default="2.13.0", help="version of torch (default: %(default)s)")
     options = parser.parse_args()
 
@@ -109,11 +126,11 @@ def main() -> int:
     if build == "auto":
         build = "gpu" if sees_nvidia_gpu() else "cpu"
     found = installed_version()
+    if found is not None and options.replace and not fits(found, options.build, options.version):
+        found = None
     if found is None:
         print(f"Installing PyTorch {options.version} ({build} build)", flush=True)
-        done = (
-            pip_install(f"torch=={options.version}") if build == "gpu" else install_cpu_build(options.version)
-        )
+        done = install_gpu_build(options.version) if build == "gpu" else install_cpu_build(options.version)
         found = installed_version() if done else None
         if found is None:
             print(explain_failure(build, options.version, installed=done), file=sys.stderr)

@@ -96,6 +96,13 @@ _TENS_WORDS = {
     word: 10 * value
     for value, word in enumerate(_words("twenty thirty forty fifty sixty seventy eighty ninety"), start=2)
 }
+_PARTS_OF_NUMBERS = frozenset(
+    _words(
+        "half halves third thirds quarter quarters fourth fourths fifth fifths sixth sixths seventh sevenths "
+        "eighth eighths ninth ninths tenth tenths hundredth hundredths thousandth thousandths point"
+    )
+).union(_SMALL_NUMBER_WORDS, _TENS_WORDS)
+"""Words that make another number of the number word before them."""
 
 _TOKEN_DECIMAL = r"(?:\d{1,3}(?:,\d{3})+(?!\d)(?:\.\d+)?|\d+(?:\.\d+)?|\.\d+)"
 NUMBER_TOKEN = re.compile(
@@ -108,7 +115,10 @@ NUMBER_TOKEN = re.compile(
 
 _NAME = re.compile(r"\\?[A-Za-z][A-Za-z\\ ]*(?:_\{?\w+\}?)?(?:\([^()=]*\))?'?")
 _ARITHMETIC = re.compile(r"[\d\s.,+\-*/^(){}%$]|\\(?:times|cdot|div|frac)(?![A-Za-z])")
-_BASE_NUMERAL = re.compile(r"(?P<digits>[0-9A-Za-z]+)_(?:\{\s*(?P<long>\d{1,2})\s*\}|(?P<short>\d{1,2}))")
+# A single letter with an index is a name.
+_BASE_NUMERAL = re.compile(
+    r"(?P<digits>\d|[0-9A-Za-z]{2,})_(?:\{\s*(?P<long>\d{1,2})\s*\}|(?P<short>\d{1,2}))"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,14 +219,17 @@ def _parse_decimal(text: str) -> Number | None:
 
 
 def _parse_word(text: str) -> Number | None:
-    first, *rest = re.split(r"[\s-]+", text.lower(), maxsplit=2)
-    if first in _SMALL_NUMBER_WORDS:
-        return _with_unit(Fraction(_SMALL_NUMBER_WORDS[first]), " " + " ".join(rest))
-    if first not in _TENS_WORDS:
+    first, *rest = re.split(r"[\s-]+", text.lower())
+    value = _SMALL_NUMBER_WORDS.get(first)
+    if value is None:
+        if first not in _TENS_WORDS:
+            return None
+        value = _TENS_WORDS[first]
+        if rest and 0 < (ones := _SMALL_NUMBER_WORDS.get(rest[0], 0)) < 10:
+            value, rest = value + ones, rest[1:]
+    if next((word for word in rest if word not in _SCALES), None) in _PARTS_OF_NUMBERS:
         return None
-    ones = _SMALL_NUMBER_WORDS.get(rest[0], 0) if rest else 0
-    units = rest[1:] if 0 < ones < 10 else rest
-    return _with_unit(Fraction(_TENS_WORDS[first] + (ones if ones < 10 else 0)), " " + " ".join(units))
+    return _with_unit(Fraction(value), " " + " ".join(rest))
 
 
 def _after_separator(text: str, start: int) -> int:

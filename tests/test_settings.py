@@ -56,6 +56,12 @@ def test_a_bad_settings_file_is_refused_by_name(tmp_path: Path, text: str, messa
         load_settings(write(tmp_path, text))
 
 
+@pytest.mark.parametrize("word", ["on", "off"])
+def test_on_and_off_are_words_in_a_settings_file(tmp_path: Path, word: str) -> None:
+    file = write(tmp_path, f"load_control: {{use: {word}}}")
+    assert load_settings(file).load_control.use == word
+
+
 def test_a_bad_value_is_traced_to_where_it_came_from(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("REASON_SPEC_STRATEGY__DEPTH", "many")
     with pytest.raises(SettingsError, match=r"strategy\.depth = 'many' \(from the environment\)"):
@@ -108,6 +114,19 @@ def test_settings_of_another_kind_of_engine_are_refused(flags: dict[str, str], m
 def test_printed_settings_of_every_kind_of_engine_are_read_again(kind: str) -> None:
     settings = load_settings(flags={"target.kind": kind})
     assert Settings.model_validate(yaml.safe_load(settings.to_yaml())) == settings
+
+
+def test_a_section_as_a_whole_is_joined_with_its_single_settings() -> None:
+    target = load_settings(flags={"target.model": "small", "target": {"dtype": "float32"}}).target
+    assert (target.model, target.dtype) == ("small", "float32")
+
+
+@pytest.mark.parametrize(
+    "flags", [{"strategy": "hybrid", "strategy.depth": 3}, {"strategy.depth": 3, "strategy": "hybrid"}]
+)
+def test_a_value_in_the_place_of_a_section_is_refused_by_name(flags: dict[str, object]) -> None:
+    with pytest.raises(SettingsError, match=r"^strategy = 'hybrid'"):
+        load_settings(flags=flags)
 
 
 def test_a_missing_settings_file_is_named(tmp_path: Path) -> None:

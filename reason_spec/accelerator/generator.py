@@ -251,6 +251,7 @@ class Generator:
         if strategy.uses_verifier:
             await strategy.verifier.start()
         prompts = prompts or self.encode(request)
+        prompts.check_room(self.target)
         resolved = self.resolve(request, prompts)
         session = self._open_suffix_session(request, prompts)
         try:

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, TypedDict
 from reason_spec.accelerator.thinking import ThinkingOptions
 from reason_spec.engines.base import Engine
 from reason_spec.engines.chat_template import ChatOptions, Message
+from reason_spec.errors import PromptTooLongError
 from reason_spec.settings import NO_EXIT, ExitSettings, Settings, StrategySettings
 from reason_spec.strategies.base import Strategy
 from reason_spec.strategies.suffix_session import Segments
@@ -141,6 +142,18 @@ class Prompts(NamedTuple):
     target: Prefix
     draft: Prefix | None
     segments: Segments
+
+    def check_room(self, target: Engine) -> None:
+        """Check that the context of the target has room for an answer.
+
+        Raises:
+            PromptTooLongError: the prompt fills it.
+        """
+        if len(self.target) >= target.max_context:
+            raise PromptTooLongError(
+                f"the prompt has {len(self.target)} tokens and leaves no room for an answer: the context of "
+                f"engine {target.name!r} is {target.max_context} tokens; shorten the question"
+            )
 
     def segments_with(self, written: tuple[int, ...]) -> tuple[Segments, Segments]:
         """Return the texts of target and draft, prompt and ``written`` answer, for the suffix cache."""

@@ -181,7 +181,9 @@ SetOption = Annotated[
 OutputOption = Annotated[
     Path | None,
     option(
-        "--output", "Folder for the results. Default: runs/NAME-HASH for files, none for questions.", OUTPUT
+        "--output",
+        "Folder for the results. Default: runs/NAME-HASH; none for questions without --compare.",
+        OUTPUT,
     ),
 ]
 FreshOption = Annotated[bool, option("--fresh", "Replace the results in the output folder.", OUTPUT)]
@@ -253,7 +255,7 @@ def check_name(kind: NameKind, name: str) -> None:
 
 
 def parse_assignments(assignments: Sequence[str]) -> dict[str, Any]:
-    """Return the values of NAME=VALUE by name; a value is read as YAML.
+    """Return the values of NAME=VALUE by name; a value is read as YAML, unless its setting takes only text.
 
     Raises:
         SettingsError: one has another form.
@@ -272,6 +274,12 @@ def parse_assignments(assignments: Sequence[str]) -> dict[str, Any]:
             value = text
         # "Be brief: no words" is meant as a text, {a: 1} is not; nothing after the sign is an empty one.
         is_sentence = isinstance(value, dict) and not text.lstrip().startswith("{")
-        is_text = is_sentence or (value is None and text.strip() not in ("null", "~"))
-        values[name] = text if is_text else value
+        is_empty = value is None and text.strip() not in ("null", "~")
+        is_misread = not isinstance(value, str | None) and _takes_text_only(name)
+        values[name] = text if is_sentence or is_empty or is_misread else value
     return values
+
+
+def _takes_text_only(name: str) -> bool:
+    """Whether a setting would refuse what YAML reads as a number, a boolean or a date."""
+    return name in _LEAVES and _LEAVES[name].field.annotation in (str, str | None, Path, Path | None)

@@ -21,6 +21,8 @@ _CONFIGURATION: Final = (
     "*token*.json",
     "vocab.json",
     "*.jinja",
+    "*.onnx",
+    "calibration.json",
     "merges.txt",
     "vocab.txt",
     "*.model",

@@ -28,6 +28,12 @@ class WeightDigests:
     draft: str | None
     verifier: str | None
     router: str | None = None
+    semantic: str | None = None
+    reward: str | None = None
+    judge: str | None = None
+    exit_policy: str | None = None
+    drafter: str | None = None
+    token_judge: str | None = None
 
 
 def digest_weights(settings: Settings) -> WeightDigests:
@@ -36,7 +42,7 @@ def digest_weights(settings: Settings) -> WeightDigests:
     Raises:
         DataError: a file cannot be read, or the embedded weights are missing.
     """
-    encoder = settings.verifier.embedding_model
+    verifier, judge, torch = settings.verifier, settings.verifier.judge, settings.target.torch
     target, draft = (
         _digest_files(role, engine.model) if engine.kind in ("torch", "vllm") else None
         for role, engine in (("target", settings.target), ("draft", settings.draft))
@@ -44,8 +50,15 @@ def digest_weights(settings: Settings) -> WeightDigests:
     return WeightDigests(
         target=target,
         draft=draft,
-        verifier=None if encoder is None else _digest_files("verifier", encoder),
+        verifier=_digest_part(verifier.embedding_model),
         router=None if settings.router.file is None else _digest_named(settings.router.file),
+        semantic=_digest_part(verifier.semantic_model),
+        # A server names its reward model.
+        reward=None if verifier.reward_url else _digest_part(verifier.reward_model),
+        judge=None if judge is None or judge.kind in ("remote", "scripted") else _digest_part(judge.model),
+        exit_policy=None if settings.exit.policy is None else _digest_named(settings.exit.policy),
+        drafter=_digest_part(torch.drafter),
+        token_judge=_digest_part(torch.judge),
     )
 
 
@@ -95,6 +108,10 @@ def _digest_files(role: str, model: str) -> str | None:
         base = _digest_files("target", pruned.config.base)
     # A base model without files here is named by the folder's configuration.
     return own if base is None else hashlib.sha256(f"{own} {base}".encode()).hexdigest()
+
+
+def _digest_part(model: str | None) -> str | None:
+    return None if model is None else _digest_files("verifier", model)
 
 
 def _digest_named(path: Path) -> str:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, TypeAlias
 
 from reason_spec.accelerator import Accelerator, GenerationRequest, Generator, Solution
-from reason_spec.errors import EngineError, ReasonSpecError
+from reason_spec.errors import EngineError, PromptTooLongError
 from reason_spec.evaluation.outcome import Outcome, UnitKey, VoteEnd, outcome_from
 from reason_spec.evaluation.prompts import ask_for
 from reason_spec.evaluation.voting import SampleVotes
@@ -39,8 +39,13 @@ class Failure:
     """
 
     key: UnitKey
-    error: ReasonSpecError
+    error: Exception
     failed_tries: tuple[str, ...] = ()
+
+    @property
+    def blames_engine(self) -> bool:
+        """Whether the engine may be at fault, so that another try may help."""
+        return isinstance(self.error, EngineError) and not isinstance(self.error, PromptTooLongError)
 
 
 def work_items(problems: Sequence[Problem], samples: int) -> list[WorkItem]:
@@ -63,7 +68,7 @@ async def answer_batch(
     order: int = 0,
     session: str = "",
     on_answer: AnswerListener | None = None,
-    failing: tuple[type[ReasonSpecError], ...] = (EngineError,),
+    failing: tuple[type[Exception], ...] = (EngineError,),
     votes: SampleVotes | None = None,
 ) -> list[Outcome | Failure]:
     """Answer items at once on prepared engines; return an ungraded outcome or a failure for each, in order.
@@ -190,5 +195,5 @@ def _vote_end(num_drawn: int, cancelled: Sequence[Recorder]) -> VoteEnd:
     return VoteEnd(num_drawn, len(cancelled), target, draft)
 
 
-def failed(key: UnitKey, error: ReasonSpecError) -> Failure:
+def failed(key: UnitKey, error: Exception) -> Failure:
     return Failure(key, error, (str(error),))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from fractions import Fraction
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -49,9 +50,11 @@ def count_votes(outcomes: Iterable[Outcome]) -> Votes:
 
 @lru_cache(maxsize=4096)
 def normal_form(prediction: str) -> object:
-    """Return a value that is equal for answers that a vote counts together."""
+    """Return a value that is equal for answers that a vote counts together: 5 thousand is 5000, 5 % is 5."""
     number = parse_number(prediction)
-    return "".join(prediction.casefold().split()) if number is None else number.value
+    if number is None:
+        return "".join(prediction.casefold().split())
+    return number.value * max(number.factor, Fraction(1))
 
 
 def pass_at_k(num_samples: int, num_right: int, k: int) -> float:

@@ -20,7 +20,7 @@ from reason_spec.tasks.grading import Grader
 from reason_spec.types import Problem
 
 MAX_FAILURES_IN_A_ROW = 3
-"""A run ends after this many failures in a row: then the engine is at fault, not the problems."""
+"""A run ends after this many failed problems in a row: then the engine is at fault, not the problems."""
 
 _LONGEST_DELAY_SECONDS = 30.0
 
@@ -87,7 +87,7 @@ async def run(
         votes: ends the drawing of samples where a vote is decided; holds those of ``done``.
 
     Raises:
-        EngineError: an engine died and was not replaced, or `MAX_FAILURES_IN_A_ROW` answers failed.
+        EngineError: an engine died and was not replaced, or `MAX_FAILURES_IN_A_ROW` problems in a row failed.
         SettingsError: a strategy or task is unknown.
     """
     names = tuple(dict.fromkeys(strategies)) or (accelerator.settings.strategy.name,)
@@ -105,19 +105,37 @@ async def run(
         votes,
         apart=apart,
     )
-    num_failures = 0
+    failed_problems: set[str] = set()
     with Grader() if grader is None else nullcontext(grader) as active:
         for turn in _turns(work_items(problems, samples), names, concurrency, order_seed, is_needed):
             problem_of = {item.key(turn.strategy): item.problem for item in turn.items}
-            for result in await runner.solve(turn):
-                if isinstance(result, Failure):
-                    num_failures += 1
-                    if num_failures >= MAX_FAILURES_IN_A_ROW:
-                        raise result.error
-                    yield result
-                else:
-                    num_failures = 0
+            results = await runner.solve(turn)
+            for result in results:
+                if not isinstance(result, Failure):
                     yield await graded(result, problem_of[result.key], active)
+                elif isinstance(result.error, EngineError):
+                    yield result
+            # Only now, so that the other answers of the turn are kept.
+            if (error := _fatal_error(results, failed_problems)) is not None:
+                raise error
+
+
+def _fatal_error(results: Sequence[Outcome | Failure], failed_problems: set[str]) -> Exception | None:
+    """Return the error that ends a run after these results, None where it goes on.
+
+    ``failed_problems`` takes the problems that failed since the last answer: one that fails under several
+    strategies or in several samples counts once.
+    """
+    error: Exception | None = None
+    for result in results:
+        if not isinstance(result, Failure):
+            failed_problems.clear()
+        elif not isinstance(result.error, EngineError):
+            return result.error
+        elif result.blames_engine:
+            failed_problems.add(result.key.problem_id)
+            error = result.error
+    return error if len(failed_problems) >= MAX_FAILURES_IN_A_ROW else None
 
 
 class _Turn(NamedTuple):
@@ -182,7 +200,11 @@ class _Runner:
             raise self._dead
         results = {result.key: result for result in await self._try(turn)}
         for retry in range(1, self._retries.num_retries + 1):
-            failed = {key: result for key, result in results.items() if isinstance(result, Failure)}
+            failed = {
+                key: result
+                for key, result in results.items()
+                if isinstance(result, Failure) and result.blames_engine
+            }
             if not failed or not await self._revive(self._retries.delay_before(retry)):
                 break
             left = [item for item in turn.items if item.key(turn.strategy) in failed]
@@ -209,6 +231,7 @@ class _Runner:
             order=turn.order,
             session=self._session,
             on_answer=self._on_answer,
+            failing=(Exception,),
             votes=self._votes,
         )
 

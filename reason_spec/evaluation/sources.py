@@ -9,7 +9,7 @@ import sys
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import islice
+from itertools import chain, count, islice
 from pathlib import Path
 from typing import Literal
 
@@ -78,7 +78,7 @@ def read_sources(
     is a question. ``sample`` adds a file of problems that come with the package.
 
     Raises:
-        DataError: nothing was given, a file is missing or damaged, or a question is empty.
+        DataError: nothing was given, a file is missing, damaged or given twice, or a question is empty.
         SettingsError: the task is unknown.
     """
     files = [Path(argument) for argument in arguments if names_file(argument)]
@@ -93,7 +93,7 @@ def read_sources(
                 f"{str(file)!r} looks like a path, and there is no such file; a question of this form can "
                 "be given on standard input, with - in its place"
             )
-    places = [_Place(str(file), get_task(task).name, stem(file)) for file in files]
+    places = _with_unique_labels([_Place(str(file), get_task(task).name, stem(file)) for file in files])
     loaded = [place.load(limit, skip_bad) for place in places]
     asked = tuple(Problem(_question_id(text), text, None, task) for text in dict.fromkeys(texts))
     return _sources(places, loaded, asked)
@@ -151,7 +151,12 @@ def _sources(
         if problem.id in seen:
             raise DataError(f"problem {problem.id!r} is given twice; name each file once")
         seen.add(problem.id)
-    name = "+".join(dict.fromkeys(place.label for place in places))[:_MAX_NAME_CHARACTERS] or "questions"
+    names = [place.label for place in places]
+    if questions:
+        # Other questions are another run.
+        ids = "\n".join(problem.id for problem in questions)
+        names.append(f"questions-{hashlib.sha256(ids.encode()).hexdigest()[:8]}")
+    name = "+".join(names)[:_MAX_NAME_CHARACTERS]
     return Sources(name, tuple(problems), not places, tuple(bad_lines), tuple(notices))
 
 
@@ -171,12 +176,25 @@ def _parse(argument: str, task: str) -> _Place:
 
 
 def _with_unique_labels(places: Sequence[_Place]) -> list[_Place]:
-    """Return the places with unique labels: two files of one task get their names appended."""
+    """Return the places with unique labels: names are appended to those of one task, then numbers.
+
+    Raises:
+        DataError: a place is given twice.
+    """
     counts = Counter(place.label for place in places)
-    return [
-        replace(place, label=f"{place.label}-{place.name}") if counts[place.label] > 1 else place
-        for place in places
-    ]
+    labelled: dict[str, _Place] = {}
+    known: set[tuple[str, str]] = set()
+    for place in places:
+        key = place.task, str(Path(place.text).resolve()) if place.dataset is None else place.text
+        if key in known:
+            raise DataError(f"{place.text} is given twice; name each file once")
+        known.add(key)
+        is_shared = counts[place.label] > 1 and place.label != place.name
+        wanted = f"{place.label}-{place.name}" if is_shared else place.label
+        numbered = (f"{wanted}-{number}" for number in count(2))
+        label = next(label for label in chain([wanted], numbered) if label not in labelled)
+        labelled[label] = replace(place, label=label)
+    return list(labelled.values())
 
 
 def sample_of(settings: Settings, wanted: bool = True) -> Path | None:
@@ -201,7 +219,7 @@ def generate_problems(split: Literal["train", "validation"], number: int, seed: 
         Problem(item.id, item.question, str(item.answer), level=str(item.operations))
         for item in islice(problems(split, seed), number)
     )
-    return Sources("generated", tuple(made), only_questions=False)
+    return Sources(f"generated-{seed}", tuple(made), only_questions=False)
 
 
 def names_file(argument: str) -> bool:

@@ -33,6 +33,7 @@ from reason_spec.evaluation.records import (
 )
 from reason_spec.evaluation.timeline import TIMELINES
 from reason_spec.settings import Settings
+from reason_spec.settings.tree import identifying
 from reason_spec.types import Problem
 
 RESULTS = "results.jsonl"
@@ -40,6 +41,19 @@ SUMMARY = "summary.json"
 SETTINGS = "settings.yaml"
 _PACKAGES = ("torch", "transformers", "sentence-transformers", "math-verify")
 _REMEDY = other_or_fresh()
+_SETTING_OF = {
+    "target": "target.model",
+    "draft": "draft.model",
+    "verifier": "verifier.embedding_model",
+    "router": "router.file",
+    "semantic": "verifier.semantic_model",
+    "reward": "verifier.reward_model",
+    "judge": "verifier.judge.model",
+    "exit_policy": "exit.policy",
+    "drafter": "target.torch.drafter",
+    "token_judge": "target.torch.judge",
+}
+"""Settings that name the files of `WeightDigests`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,8 +230,12 @@ class RunFolder:
             self._lock = lock_folder(self.path)
         if self._replaces:
             return  # a run that cannot start must not cost the results of the one before it
+        earlier = _read_settings(self.path / SETTINGS)
+        if earlier is None and self.results_path.is_file() and self.results_path.stat().st_size:
+            raise ResumeError(f"{self.path} holds results without their {SETTINGS}. {_REMEDY}")
+        # Opening drops a torn last line, which must be one of ours.
         self._results = RecordFile(self.results_path)
-        self._resume(problems)
+        self._resume(earlier, problems)
 
     def _delete_earlier(self) -> None:
         with writing(self.path):
@@ -226,7 +244,7 @@ class RunFolder:
         self._results = RecordFile(self.results_path)
         self._replaces = False
 
-    def _resume(self, problems: Sequence[Problem]) -> None:
+    def _resume(self, earlier: Mapping[str, Any] | None, problems: Sequence[Problem]) -> None:
         """Read the results of an earlier start of the command.
 
         Raises:
@@ -236,12 +254,7 @@ class RunFolder:
             if outcome.key in self.outcomes:
                 raise ResumeError(f"{self.results_path} holds {outcome.key} twice. {_REMEDY}")
             self.outcomes[outcome.key] = outcome
-        earlier = _read_settings(self.path / SETTINGS)
-        if earlier is None:
-            if self.outcomes:
-                raise ResumeError(f"{self.path} holds results without their {SETTINGS}. {_REMEDY}")
-            return
-        if not self.outcomes:
+        if earlier is None or not self.outcomes:
             return
         differences = _differences(earlier, self._identity)
         if differences:
@@ -316,19 +329,17 @@ def _read_settings(path: Path) -> dict[str, Any] | None:
 
 def _differences(earlier: Mapping[str, Any], identity: Identity) -> list[str]:
     """Return one phrase for each setting and model that differs, except for the strategy's name."""
-    before = dict(flattened(earlier["settings"]))
-    now = dict(flattened(identity.settings.model_dump(mode="json")))
+    before = dict(flattened(identifying(earlier["settings"])))
+    now = dict(flattened(identifying(identity.settings.model_dump(mode="json"))))
     before |= {name: earlier[name] for name in ("prompt", "concurrency")}
     now |= {"prompt": identity.prompt, "concurrency": identity.concurrency}
     names = [
-        name
-        for name in {**before, **now}
-        if before.get(name) != now.get(name) and name != "strategy.name" and not name.startswith("server.")
+        name for name in {**before, **now} if before.get(name) != now.get(name) and name != "strategy.name"
     ]
     changed = [f"{name} was {before.get(name)!r} and is now {now.get(name)!r}" for name in names]
     weights_before = earlier.get("weights") or {}
     for role, digest in asdict(identity.weights).items():
-        setting = {"verifier": "verifier.embedding_model", "router": "router.file"}.get(role, f"{role}.model")
+        setting = _SETTING_OF[role]
         if setting not in names and weights_before.get(role) != digest:
             changed.append(
                 f"the weights of {setting} = {now[setting]!r} were {_shown(weights_before.get(role))} "

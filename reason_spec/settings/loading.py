@@ -97,9 +97,14 @@ def _nest(flags: dict[str, Any]) -> dict[str, Any]:
             continue
         branch = tree
         *path, leaf = name.split(".")
-        for part in path:
+        for depth, part in enumerate(path, start=1):
             branch = branch.setdefault(part, {})
-        branch[leaf] = value
+            if not isinstance(branch, dict):
+                section = ".".join(path[:depth])
+                raise SettingsError(
+                    f"{section} = {branch!r} and {name} = {value!r} exclude each other; leave one of them out"
+                )
+        _merge(branch, {leaf: value})
     return tree
 
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Final, Literal, TypeAlias
+from typing import Annotated, Any, Final, Literal, TypeAlias
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from reason_spec.settings.base import BaseUrls, Names, Section
 from reason_spec.settings.engines import EngineSettings
@@ -235,12 +235,18 @@ class RouterSettings(Section):
     seed: int = Field(default=0, description="random: seed")
 
 
+def _on_or_off(value: Any) -> Any:
+    """Return the words that YAML 1.1 reads as booleans."""
+    return ("off", "on")[value] if isinstance(value, bool) else value
+
+
+_OnOrOff: TypeAlias = Annotated[Literal["on", "off"], BeforeValidator(_on_or_off)]
+
+
 class LoadControlSettings(Section):
     """How much is speculated under load."""
 
-    use: Literal["on", "off"] = Field(
-        default="on", description="off: speculate as the strategy says, at any load"
-    )
+    use: _OnOrOff = Field(default="on", description="off: speculate as the strategy says, at any load")
     at_most: SpeculationMode = Field(
         default="steps",
         description="steps: draft steps and draft tokens; tokens: draft tokens; none: no speculation",

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import json
+from collections.abc import Mapping
 from typing import Any
 
 import yaml
@@ -49,24 +51,26 @@ class Settings(Section):
 
     @property
     def hash(self) -> str:
-        """A short hash over all values except ``server``, addresses of engines and ``hang_timeout``.
-
-        It is equal on every machine.
-        """
-        of_engines: dict[str, Any] = {"remote": {"base_urls": True}, "hang_timeout": True}
-        values = self.model_dump(
-            mode="json",
-            exclude={
-                "target": of_engines,
-                "draft": of_engines,
-                "verifier": {"judge": of_engines},
-                "server": True,
-            },
-        )
-        # Whether there is a server at all decides which model the rewards come from.
-        values["verifier"]["reward_url"] = bool(self.verifier.reward_url)
-        canonical = json.dumps(values, sort_keys=True)
+        """A short hash over the `identifying` values; it is equal on every machine."""
+        canonical = json.dumps(identifying(self.model_dump(mode="json")), sort_keys=True)
         return hashlib.sha256(canonical.encode()).hexdigest()[:16]
 
     def to_yaml(self) -> str:
         return yaml.safe_dump(self.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
+
+
+def identifying(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return dumped settings without those that may change within a run.
+
+    These are ``server``, the addresses of engines and ``hang_timeout``. Of ``verifier.reward_url`` it keeps
+    whether there is a server at all, which decides the model that the rewards are from.
+    """
+    kept = copy.deepcopy({name: section for name, section in values.items() if name != "server"})
+    # A folder of an earlier version may lack some of these.
+    verifier = kept.setdefault("verifier", {})
+    for engine in (kept.get("target"), kept.get("draft"), verifier.get("judge")):
+        if engine is not None:
+            engine.pop("hang_timeout", None)
+            engine.get("remote", {}).pop("base_urls", None)
+    verifier["reward_url"] = bool(verifier.get("reward_url"))
+    return kept

@@ -65,6 +65,12 @@ def test_without_an_output_a_folder_is_named_after_the_file_and_the_settings(wor
     assert len(list(Path("runs").iterdir())) == 2
 
 
+def test_compared_questions_have_folders_of_their_own(world: World) -> None:
+    for item in world.sums[:2]:
+        succeed("solve", item.question, *world.options("--compare", BOTH))
+    assert len(list(Path("runs").iterdir())) == 2
+
+
 def test_the_summary_is_the_table_as_json(world: World) -> None:
     result = succeed(*world.arguments("--compare", BOTH, "--output", "out", "--json"))
     printed = json.loads(result.stdout)

@@ -1,9 +1,11 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 
 import pytest
+import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -145,12 +147,17 @@ def test_the_embedded_pair_has_two_digests_and_ids_and_scripts_have_none() -> No
     assert (elsewhere.target, elsewhere.draft) == (None, None)
 
 
+def begun(path: Path, chosen: Settings) -> None:
+    """Leave a folder with the first answer of a run."""
+    with RunFolder(path, Identity.of(chosen, PROBLEMS, 1), PROBLEMS) as folder:
+        folder.begin_session("one", ["lookahead"], {})
+        folder.append(make_outcome(0))
+
+
 def test_a_run_is_not_continued_with_other_weights(tmp_path: Path) -> None:
     chosen = load_settings(flags={"target.model": str(write_model(tmp_path / "model"))})
     identity = Identity.of(chosen, PROBLEMS, 1)
-    with RunFolder(tmp_path / "run", identity, PROBLEMS) as folder:
-        folder.begin_session("one", ["lookahead"], {})
-        folder.append(make_outcome(0))
+    begun(tmp_path / "run", chosen)
     with RunFolder(tmp_path / "run", Identity.of(chosen, PROBLEMS, 1), PROBLEMS) as folder:
         assert len(folder.outcomes) == 1
     write_model(tmp_path / "model", b"retrained")
@@ -163,14 +170,49 @@ def test_a_run_is_not_continued_with_other_weights(tmp_path: Path) -> None:
     assert retrained.hash != identity.hash, "without --output the run gets a folder of its own"
 
 
+@pytest.mark.parametrize(
+    ("setting", "name"),
+    [
+        ("verifier.embedding_model", "model.safetensors"),
+        ("verifier.semantic_model", "model.onnx"),
+        ("verifier.semantic_model", "calibration.json"),
+        ("verifier.reward_model", "model.safetensors"),
+        ("verifier.judge.model", "model.safetensors"),
+        ("target.torch.drafter", "model.safetensors"),
+        ("target.torch.judge", "judge.safetensors"),
+    ],
+)
+def test_a_run_is_not_continued_with_a_retrained_part(tmp_path: Path, setting: str, name: str) -> None:
+    chosen = load_settings(flags={setting: str(write_model(tmp_path / "part"))})
+    (tmp_path / "part" / name).write_bytes(b"trained")
+    begun(tmp_path / "run", chosen)
+    (tmp_path / "part" / name).write_bytes(b"retrained")
+    with pytest.raises(ResumeError, match=rf"the weights of {re.escape(setting)} = '.*part' were sha256"):
+        RunFolder(tmp_path / "run", Identity.of(chosen, PROBLEMS, 1), PROBLEMS)
+
+
+@pytest.mark.parametrize("setting", ["router.file", "exit.policy"])
+def test_a_run_is_not_continued_with_a_retrained_file(tmp_path: Path, setting: str) -> None:
+    file = tmp_path / "trained.json"
+    file.write_text("{}")
+    chosen = load_settings(flags={setting: str(file)})
+    begun(tmp_path / "run", chosen)
+    file.write_text('{"a": 1}')
+    with pytest.raises(ResumeError, match=rf"the weights of {re.escape(setting)} = '.*' were sha256"):
+        RunFolder(tmp_path / "run", Identity.of(chosen, PROBLEMS, 1), PROBLEMS)
+
+
+def test_a_served_reward_model_has_no_digest(tmp_path: Path) -> None:
+    flags = {"verifier.reward_model": str(tmp_path), "verifier.reward_url": "http://a/v1"}
+    assert digest_weights(load_settings(flags=flags)).reward is None
+
+
 def test_results_of_unknown_weights_are_not_continued(tmp_path: Path) -> None:
     identity = Identity.of(Settings(), PROBLEMS, 1)
-    with RunFolder(tmp_path / "run", identity, PROBLEMS) as folder:
-        folder.begin_session("one", ["lookahead"], {})
-        folder.append(make_outcome(0))
+    begun(tmp_path / "run", Settings())
     path = tmp_path / "run" / "settings.yaml"
-    lines = path.read_text().splitlines(keepends=True)
-    start = lines.index("weights:\n")
-    path.write_text("".join(lines[:start] + lines[start + 5 :]))
+    content = yaml.safe_load(path.read_text())
+    del content["weights"]
+    path.write_text(yaml.safe_dump(content))
     with pytest.raises(ResumeError, match=r"weights of draft\.model = 'embedded' were not known"):
         RunFolder(tmp_path / "run", identity, PROBLEMS)

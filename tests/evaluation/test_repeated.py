@@ -7,7 +7,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reason_spec.evaluation.repeated import Votes, count_votes, majority_at_k, pass_at_k, sizes_up_to
+from reason_spec.evaluation.repeated import (
+    Votes,
+    count_votes,
+    majority_at_k,
+    normal_form,
+    pass_at_k,
+    sizes_up_to,
+)
 from tests.evaluation.synthetic import make_outcome
 
 votes = st.builds(
@@ -81,6 +88,22 @@ def test_answers_are_grouped_as_grading_compares_them() -> None:
         make_outcome(correct=False, prediction=None),
     ]
     assert count_votes(outcomes) == Votes(2, (2, 2, 1), 1)
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "together"),
+    [
+        ("5 thousand", "5000", True),
+        ("5 thousand", "5", False),
+        ("2 dozen", "24", True),
+        ("5 %", "5", True),
+        ("5 %", "0.05", False),
+    ],
+)
+def test_scale_words_are_part_of_a_voted_number_and_percent_signs_are_not(
+    first: str, second: str, together: bool
+) -> None:
+    assert (normal_form(first) == normal_form(second)) is together
 
 
 def test_where_nobody_answers_nothing_is_solved() -> None:

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,13 +12,14 @@ from hypothesis import strategies as st
 
 from reason_spec.accelerator import Accelerator, GenerationRequest, Generator
 from reason_spec.accelerator.requests import Prompts
+from reason_spec.engines.generation import EngineRequest, Generation
 from reason_spec.engines.script import WrittenAnswers
 from reason_spec.engines.scripted import ScriptedEngine
 from reason_spec.errors import EngineError
 from reason_spec.evaluation.batch import Failure, work_items
 from reason_spec.evaluation.job import LocalBackend, RunOptions, run_job
 from reason_spec.evaluation.outcome import Outcome, UnitKey
-from reason_spec.evaluation.run import _turns, run
+from reason_spec.evaluation.run import Retries, _turns, run
 from reason_spec.evaluation.sources import Sources
 from reason_spec.evaluation.view import SilentView
 from reason_spec.types import Problem
@@ -182,6 +185,70 @@ async def test_failures_in_a_row_are_the_engines_and_end_the_run() -> None:
     async with failing_accelerator(0) as accelerator:
         with pytest.raises(EngineError, match="no answer to"):
             [result async for result in run(accelerator, problems(6), ["autoregressive"])]
+
+
+async def test_a_problem_that_fails_under_every_strategy_counts_as_one_failure() -> None:
+    asked = [problems(6)[index] for index in (0, 5, 1)]
+    async with failing_accelerator(3) as accelerator:
+        results = [result async for result in run(accelerator, asked, BOTH, samples=3)]
+    assert len(results) == 3 * 3 * len(BOTH)
+    failures = [result.key.problem_id for result in results if isinstance(result, Failure)]
+    assert failures == ["p5"] * 3 * len(BOTH)
+
+
+async def test_questions_that_fill_the_context_are_neither_tried_again_nor_do_they_end_the_run() -> None:
+    made = make_accelerator()
+    answers = {Sum(0).question: (Sum(0).answer(),)}
+    target = ScriptedEngine("target", WrittenAnswers(answers), max_context=400)
+    accelerator = Accelerator(made.settings, target, made.draft, made.generator.verifier)
+    asked = [*(Problem(f"long {number}", "Why? " * 1000) for number in range(4)), *problems(1)]
+    async with accelerator:
+        running = run(accelerator, asked, ["autoregressive"], retries=Retries(2, first_delay=0.0))
+        results = [result async for result in running]
+    *failures, answered = results
+    assert isinstance(answered, Outcome)
+    for failure in failures:
+        assert isinstance(failure, Failure)
+        assert len(failure.failed_tries) == 1
+        assert "leaves no room for an answer: the context of engine 'target' is 400" in str(failure.error)
+
+
+class Defective(ScriptedEngine):
+    """Fails with an exception that no engine should raise when it is asked one of the problems."""
+
+    def submit(self, request: EngineRequest) -> Generation:
+        if Sum(1).question in self.tokenizer.decode(request.prefix.to_tuple()):
+            raise ZeroDivisionError
+        return super().submit(request)
+
+
+def defective_accelerator() -> Accelerator:
+    made = make_accelerator()
+    answers = {Sum(number).question: (Sum(number).answer(),) for number in range(6)}
+    target = Defective("target", WrittenAnswers(answers))
+    return Accelerator(made.settings, target, made.draft, made.generator.verifier)
+
+
+@pytest.mark.parametrize(
+    ("make", "error", "kept"),
+    [
+        (partial(failing_accelerator, 3), EngineError, ["p0", "p1", "p2"]),
+        (defective_accelerator, ZeroDivisionError, ["p0", "p2", "p3", "p4", "p5"]),
+    ],
+)
+async def test_finished_answers_of_a_batch_are_kept_when_others_end_the_run(
+    make: Callable[[], Accelerator], error: type[Exception], kept: list[str]
+) -> None:
+    accelerator, results = make(), list[Outcome | Failure]()
+
+    async def keep() -> None:
+        async for result in run(accelerator, problems(6), ["autoregressive"], concurrency=6):
+            results.append(result)
+
+    async with accelerator:
+        with pytest.raises(error):
+            await keep()
+    assert [result.id for result in results if isinstance(result, Outcome)] == kept
 
 
 async def test_leaving_a_run_early_leaves_nothing_running() -> None:

@@ -67,6 +67,12 @@ def test_questions_keep_their_ids_wherever_they_stand() -> None:
     assert alone.answer is None
 
 
+def test_other_questions_have_another_name() -> None:
+    names = {read_sources(asked, "auto").name for asked in (["Why?"], ["Why?", "How?"], ["How?"])}
+    assert len(names) == 3
+    assert read_sources(["Why?"], "auto").name in names
+
+
 def test_a_dash_reads_a_question_from_standard_input(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.stdin", io.StringIO("  How many\nare there?\n"))
     (problem,) = read_sources(["-"], "auto").problems
@@ -100,10 +106,20 @@ def test_several_files_keep_their_problems_apart(tmp_path: Path) -> None:
     assert {problem.task for problem in sources.problems} == {"gsm8k"}
 
 
+def test_files_of_one_name_are_numbered(tmp_path: Path) -> None:
+    paths = [tmp_path / folder / "test.jsonl" for folder in ("a", "b")]
+    for path in paths:
+        path.parent.mkdir()
+        path.write_text('{"question": "How many?", "answer": "2"}\n')
+    sources = read_sources([*map(str, paths)], "auto")
+    assert [problem.id for problem in sources.problems] == ["test:1", "test-2:1"]
+    assert sources.name == "test+test-2"
+
+
 def test_a_file_given_twice_is_refused(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_text('{"question": "How many?", "answer": "2"}\n')
     with pytest.raises(DataError, match="given twice"):
-        read_sources([str(tmp_path / "a.jsonl")] * 2, "auto")
+        read_sources([str(tmp_path / "a.jsonl"), str(tmp_path / ".." / tmp_path.name / "a.jsonl")], "auto")
 
 
 def test_bad_lines_and_missing_answers_are_counted(tmp_path: Path) -> None:

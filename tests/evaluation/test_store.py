@@ -88,6 +88,19 @@ def test_other_settings_are_refused_by_name(tmp_path: Path) -> None:
         open_folder(tmp_path / "run", settings=load_settings(flags={"target.model": "elsewhere"}))
 
 
+def test_a_run_goes_on_after_its_servers_moved_and_with_other_patience(tmp_path: Path) -> None:
+    def served(host: str, hang_timeout: int) -> Settings:
+        judge = {"kind": "remote", "remote": {"base_urls": f"http://{host}/v1"}, "hang_timeout": hang_timeout}
+        urls = {"verifier.judge": judge, "verifier.reward_url": f"http://{host}:1/v1"}
+        return load_settings(flags={**urls, "target.hang_timeout": hang_timeout, "server.port": hang_timeout})
+
+    begun(tmp_path / "run", settings=served("a", 30))
+    with open_folder(tmp_path / "run", settings=served("b", 60)) as folder:
+        assert len(folder.outcomes) == 2
+    with pytest.raises(ResumeError, match=r"verifier\.reward_url was True and is now False"):
+        open_folder(tmp_path / "run")
+
+
 @pytest.mark.parametrize(
     ("problems", "message"),
     [
@@ -173,6 +186,17 @@ def test_results_without_their_settings_are_refused(tmp_path: Path) -> None:
     (tmp_path / "settings.yaml").write_text("depth: 3\n")
     with pytest.raises(ResumeError, match="was not written by a run"):
         open_folder(tmp_path)
+
+
+@pytest.mark.parametrize("content", ['{"id": 1}\n{"id": 2}', "mine, without a last line break"])
+def test_a_refused_file_of_someone_else_is_left_as_it_was(tmp_path: Path, content: str) -> None:
+    (tmp_path / "results.jsonl").write_text(content)
+    with pytest.raises(ResumeError, match=r"without their settings\.yaml"):
+        open_folder(tmp_path)
+    (tmp_path / "settings.yaml").write_text("depth: 3\n")
+    with pytest.raises(ResumeError, match="was not written by a run"):
+        open_folder(tmp_path)
+    assert (tmp_path / "results.jsonl").read_text() == content
 
 
 def test_settings_hold_what_made_the_results(tmp_path: Path) -> None:

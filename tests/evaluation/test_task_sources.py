@@ -56,9 +56,17 @@ def test_two_files_of_one_task_are_told_apart_by_their_names(tmp_path: Path) -> 
     assert [item.id for item in sources.problems] == ["gsm8k-easy:1", "gsm8k-hard:1"]
 
 
+def test_files_of_one_name_and_task_are_numbered(tmp_path: Path) -> None:
+    places = [write(tmp_path / folder / "test.jsonl", word_problem(1)) for folder in ("a", "b")]
+    plain = read_task_sources(places, "auto")
+    assert [item.id for item in plain.problems] == ["test:1", "test-2:1"]
+    named = read_task_sources([f"gsm8k={place}" for place in places], "auto")
+    assert [item.id for item in named.problems] == ["gsm8k-test:1", "gsm8k-test-2:1"]
+
+
 def test_the_same_file_twice_is_refused(tmp_path: Path) -> None:
     path = write(tmp_path / "test.jsonl", word_problem(1))
-    with pytest.raises(DataError, match=r"'test-test:1' is given twice"):
+    with pytest.raises(DataError, match=r"test\.jsonl is given twice"):
         read_task_sources([path, path], "auto")
 
 
@@ -123,4 +131,5 @@ def test_generated_problems_are_fresh_and_know_how_hard_they_are() -> None:
     assert all(item.level in {str(number) for number in range(1, 9)} for item in problems)
     assert generated_sources(20, 0).problems == problems
     assert generated_sources(20, 1).problems != problems
+    assert generated_sources(20, 1).name != generated_sources(20, 0).name
     assert problems != generate_problems("validation", 20, 0).problems

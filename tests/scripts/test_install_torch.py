@@ -6,6 +6,7 @@ import importlib.metadata
 import importlib.util
 import os
 import platform
+import shutil
 import subprocess
 import sys
 import venv
@@ -71,3 +72,56 @@ def test_an_importable_torch_is_kept() -> None:
     result = subprocess.run(command, capture_output=True, text=True, check=False)
     assert result.returncode == 0, result.stderr
     assert result.stdout == f"PyTorch {importlib.metadata.version('torch')}\n"
+
+
+def test_an_installed_torch_that_fits_is_not_replaced() -> None:
+    found = importlib.metadata.version("torch")
+    command = [sys.executable, str(SCRIPT), "--replace", "--version", found.partition("+")[0]]
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert result.stdout == f"PyTorch {found}\n", result.stderr
+
+
+@pytest.mark.parametrize(
+    ("found", "build", "is_right"),
+    [
+        ("2.13.0+cpu", "auto", True),
+        ("2.13.0+cu130", "auto", True),
+        ("2.13.0+cpu", "cpu", True),
+        ("2.13.0", "gpu", True),
+        ("2.13.0+cu130", "gpu", True),
+        ("2.13.0+cpu", "gpu", False),
+        ("2.13.0+cu130", "cpu", False),
+        ("2.12.1+cpu", "auto", False),
+        ("2.12.1+cpu", "cpu", False),
+    ],
+)
+def test_a_torch_of_another_version_or_build_does_not_fit(
+    script: ModuleType, monkeypatch: pytest.MonkeyPatch, found: str, build: str, is_right: bool
+) -> None:
+    monkeypatch.setattr(platform, "system", lambda: "Linux")
+    assert script.fits(found, build, "2.13.0") is is_right
+
+
+@pytest.mark.skipif(shutil.which("make") is None, reason="there is no make")
+@pytest.mark.parametrize(
+    ("arguments", "replaces"),
+    [
+        (["install"], False),
+        (["install", "TORCH=gpu"], True),
+        (["install", "TORCH_VERSION=2.12.1"], True),
+        (["lint", "TORCH=cpu"], False),
+    ],
+)
+def test_a_build_that_is_named_replaces_an_installed_one(
+    tmp_path: Path, arguments: list[str], replaces: bool
+) -> None:
+    for name in (".created", ".uv", ".installed"):
+        (tmp_path / name).touch()
+    environment = {
+        name: value for name, value in os.environ.items() if not name.startswith(("TORCH", "MAKE"))
+    }
+    command = ["make", "--dry-run", f"VENV={tmp_path}", *arguments]
+    result = subprocess.run(
+        command, cwd=SCRIPT.parents[1], env=environment, capture_output=True, text=True, check=True
+    )
+    assert ("install_torch.py" in result.stdout) is ("--replace" in result.stdout) is replaces

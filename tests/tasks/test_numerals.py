@@ -108,6 +108,8 @@ def test_any_text_is_read_without_an_exception_and_alike_both_ways(first: str, s
         ("n = 204", 204),
         ("twenty-five", 25),
         ("Eighteen dollars", 18),
+        ("eighteen boxes of one pound", 18),
+        ("two thousand pens", 2),
         ("１８", 18),
     ],
 )
@@ -123,6 +125,7 @@ def test_number_is_read_with_its_value(text: str, value: Fraction) -> None:
         "", " ", "2k", "5x", "5 x", "2 pi", "3\\pi", "x", "1, 2", "(1,2)", "3, 5, 7", "52_8", "1/0", "2^3",
         "2**3", "5 + 3", "x = 3, y = 5", "x=3 or x=5", "2x = 3", "4:30", "-", ".", "$", "1e999999999", "3!",
         "18 and 19", "5 sin x", "1.2.3", "1,00", "--5", "9" * 5000, "∞", "٣",
+        "one half", "two-thirds", "five point two", "two hundred fifty", "three quarters", "ten tenths",
     ],
 )  # fmt: skip
 def test_text_that_is_not_one_number_is_not_read_as_one(text: str) -> None:
@@ -157,7 +160,25 @@ def test_percent_and_scale_words_count_in_either_reading(
 
 @pytest.mark.parametrize(
     ("text", "expected"),
-    [("52_8", ("52", 8)), ("4210_{5}", ("4210", 5)), ("FF_{16}", ("FF", 16)), ("58_8", None), ("52", None)],
+    [
+        ("52_8", ("52", 8)),
+        ("4210_{5}", ("4210", 5)),
+        ("FF_{16}", ("FF", 16)),
+        ("58_8", None),
+        ("52", None),
+        ("a_{12}", None),
+    ],
 )
 def test_numeral_with_a_base_is_read(text: str, expected: tuple[str, int] | None) -> None:
     assert parse_base_numeral(text) == expected
+
+
+def test_terms_of_a_sequence_are_not_numerals_of_a_base() -> None:
+    assert compare_quickly("a_{12}", "a_{13}", "expression") is None
+
+
+def test_a_fraction_in_words_is_not_its_first_word() -> None:
+    for reference, prediction in (("1", "one half"), ("5", "five point two"), ("200", "two hundred fifty")):
+        comparison = compare_quickly(reference, prediction, "number")
+        assert comparison is not None
+        assert comparison.equal is False

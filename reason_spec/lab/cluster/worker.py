@@ -123,7 +123,7 @@ class ClusterWorker:
         """Yield each answer to these problems that is not ``done``, with its timeline where one is wanted.
 
         Raises:
-            EngineError: an engine died, or several answers in a row failed.
+            EngineError: an engine died, or several problems in a row failed.
         """
         assert self._accelerator is not None, "solve was called before start"
         assignment = self._assignment

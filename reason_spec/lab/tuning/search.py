@@ -280,7 +280,7 @@ class EngineBench:
         Raises:
             EngineError: the engine is at fault, not the candidate.
         """
-        if isinstance(failure.error, EngineError):
+        if failure.blames_engine:
             self._num_failures_in_a_row += 1
             if self._num_failures_in_a_row >= MAX_FAILURES_IN_A_ROW:
                 raise failure.error
