@@ -41,7 +41,16 @@ class LoopThread:
         self._thread = threading.Thread(target=self.loop.run_forever, name="reason-spec", daemon=True)
 
     def start(self) -> None:
+        """Start the thread, and wait until its loop takes work."""
+        running = threading.Event()
+        self.loop.call_soon_threadsafe(running.set)
         self._thread.start()
+        running.wait()
+
+    @property
+    def is_current(self) -> bool:
+        """Whether the caller runs in this thread."""
+        return threading.current_thread() is self._thread
 
     def stop(self) -> None:
         """End the thread; unfinished work is left as it is."""
@@ -60,7 +69,7 @@ class LoopThread:
         """Run work in the loop and return its result. An interrupted caller cancels it.
 
         Raises:
-            EngineError: the work was cancelled, because the models were closed.
+            EngineError: the loop does not run, or the work was cancelled, because the models were closed.
         """
         running = _Work(self, work)
         try:
@@ -129,6 +138,11 @@ class _Work(Generic[_T]):
     """
 
     def __init__(self, thread: LoopThread, work: Coroutine[Any, Any, _T]) -> None:
+        if not thread.loop.is_running():
+            work.close()
+            raise EngineError(
+                "the models do not run: use SyncAccelerator in a 'with' statement; after it make a new one"
+            )
         self.over: Future[_T] = Future()
         self._thread = thread
         self._task: asyncio.Task[_T] | None = None
@@ -153,10 +167,14 @@ class _Work(Generic[_T]):
         self._task.cancel()
 
     def abandon(self) -> None:
-        """Cancel unfinished work, and wait for its end."""
+        """Cancel unfinished work, and wait for its end.
+
+        In the thread of the work it is not waited for: a forgotten iterator may be collected there.
+        """
         if not self.over.done():
             self._thread.loop.call_soon_threadsafe(self._cancel)
-            self.over.exception()
+            if not self._thread.is_current:
+                self.over.exception()
 
     async def abandon_async(self) -> None:
         if not self.over.done():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 
@@ -19,6 +20,7 @@ from reason_spec.accelerator.adaptation import (
     standard_errors,
 )
 from reason_spec.accelerator.answer_store import ANSWERS, AnswerStore
+from reason_spec.control.budget import SpeculationBudget
 from reason_spec.engines.draft_versions import DraftVersion, DraftVersions, VersionInfo
 from reason_spec.engines.pruned import CONFIG, WEIGHTS, find_pruned
 from reason_spec.engines.torch.engine import TorchEngine
@@ -212,6 +214,21 @@ async def test_only_finished_answers_in_the_targets_own_words_are_stored(learnin
     await learning.serve_drafted(1)
     (newest,) = learning.store.newest(1)
     assert newest.num_accepted > 0
+
+
+@good_draft
+@one_loop
+async def test_nothing_is_learned_from_an_inserted_text_on(learning: Learning) -> None:
+    generator = learning.accelerator.generator
+    request = GenerationRequest(prompt=tuple(range(65, 80)))
+    steps = (await learning.accelerator.answer(request)).steps
+    learned = learning.adaptation.begin(generator.resolve(request), generator.strategy())
+    assert learned is not None
+    for step in (steps[0], replace(steps[0], origin="inserted"), *steps):
+        learned.add(step)
+    learned.finish(SpeculationBudget())
+    (newest,) = learning.store.newest(1)
+    assert newest.answer == steps[0].tokens
 
 
 @good_draft

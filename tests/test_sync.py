@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
+from collections.abc import AsyncGenerator
 
 import pytest
 
 from reason_spec.engines.scripted import ScriptedEngine
 from reason_spec.errors import EngineError
-from reason_spec.sync import SyncAccelerator
+from reason_spec.sync import LoopThread, SyncAccelerator
 from tests.strategies.scripts import StoryScript
 from tests.test_accelerator import BrokenEngine, make
 
@@ -47,3 +49,32 @@ def test_the_thread_ends_with_its_accelerator_also_where_it_cannot_start() -> No
     assert accelerator._thread.loop.is_closed()
     assert broken._thread.loop.is_closed()
     assert threading.active_count() <= before + 1, "but for what runs blocking calls"
+
+
+def test_without_its_with_statement_an_accelerator_says_what_is_missing() -> None:
+    accelerator = SyncAccelerator(make())
+    with pytest.raises(EngineError, match="use SyncAccelerator in a 'with' statement"):
+        accelerator.answer("question")
+    with accelerator:
+        accelerator.answer("question")
+    with pytest.raises(EngineError, match="after it make a new one"):
+        next(accelerator.solve("question"))
+
+
+def test_an_iterator_that_is_closed_in_the_thread_of_its_work_does_not_block_it() -> None:
+    ended = threading.Event()
+
+    async def endless() -> AsyncGenerator[int]:
+        try:
+            yield 1
+            await asyncio.Event().wait()
+        finally:
+            ended.set()
+
+    thread = LoopThread()
+    thread.start()
+    items = thread.iterate(endless)
+    assert next(items) == 1
+    thread.loop.call_soon_threadsafe(items.close)
+    assert ended.wait(20)
+    thread.stop()

@@ -257,10 +257,13 @@ class LearnedAnswer:
         self._tenant = tenant
         self._version = adaptation.version
         self._tokens: list[int] = []
+        self._is_whole = True
 
     def add(self, step: Step) -> None:
-        """Take the next final step."""
-        self._tokens += tokens_for(step, self._adaptation.target)
+        """Take the next final step. An inserted one is not the target's: nothing from it on is learned."""
+        self._is_whole = self._is_whole and step.origin != "inserted"
+        if self._is_whole:
+            self._tokens += tokens_for(step, self._adaptation.target)
 
     def finish(self, budget: SpeculationBudget) -> None:
         """Store the answer; ``budget`` counted its draft tokens."""

@@ -18,10 +18,15 @@ except ModuleNotFoundError as error:
 
 
 def functions_of(tools: Sequence[BaseTool]) -> dict[str, Callable[..., Any]]:
-    """Return tools as functions by name, for `SpeculativeTools`."""
+    """Return tools as functions by name, for `SpeculativeTools`; of a tool with a coroutine alone that."""
 
     def function_of(tool: BaseTool) -> Callable[..., Any]:
-        return lambda **arguments: tool.invoke(arguments)
+        async def ainvoke(**arguments: Any) -> Any:
+            return await _ainvoke(tool, arguments)
+
+        if getattr(tool, "coroutine", None) is not None and getattr(tool, "func", None) is None:
+            return ainvoke
+        return lambda **arguments: _invoke(tool, arguments)
 
     return {tool.name: function_of(tool) for tool in tools}
 
@@ -31,16 +36,42 @@ def tools_of(session: ToolSession, tools: Sequence[BaseTool]) -> list[BaseTool]:
 
     def wrapped(tool: BaseTool) -> BaseTool:
         def call(**arguments: Any) -> Any:
-            return session.call(tool.name, arguments)
+            return session.call(tool.name, arguments, partial(_invoke, tool, arguments))
 
         async def acall(**arguments: Any) -> Any:
-            return await session.acall(tool.name, arguments)
+            return await session.acall(tool.name, arguments, partial(_ainvoke, tool, arguments))
 
         return StructuredTool.from_function(
-            call, acall, name=tool.name, description=tool.description, args_schema=tool.args_schema
+            call,
+            acall,
+            name=tool.name,
+            description=tool.description,
+            args_schema=tool.args_schema,
+            return_direct=tool.return_direct,
+            response_format=tool.response_format,
         )
 
     return [wrapped(tool) for tool in tools]
+
+
+def _invoke(tool: BaseTool, arguments: dict[str, Any]) -> Any:
+    return _returned(tool, tool.invoke(_asked(tool, arguments)))
+
+
+async def _ainvoke(tool: BaseTool, arguments: dict[str, Any]) -> Any:
+    return _returned(tool, await tool.ainvoke(_asked(tool, arguments)))
+
+
+def _asked(tool: BaseTool, arguments: dict[str, Any]) -> Any:
+    if tool.response_format == "content":
+        return arguments
+    # Only the answer to a whole call has the artifact.
+    return {"type": "tool_call", "id": "ahead", "name": tool.name, "args": arguments}
+
+
+def _returned(tool: BaseTool, answer: Any) -> Any:
+    """Return what the function of a tool returns, from the tool's answer."""
+    return answer if tool.response_format == "content" else (answer.content, answer.artifact)
 
 
 class FollowConversation(BaseCallbackHandler):

@@ -93,8 +93,17 @@ class _AheadTool(Tool):
         super().__init__()
 
     def forward(self, *values: Any, **arguments: Any) -> Any:
-        """Make a call; code may give arguments by place."""
-        return self._call({**dict(zip(self.inputs, values, strict=False)), **arguments})
+        """Make a call; code may give arguments by place.
+
+        Raises:
+            TypeError: there are more arguments than inputs, or an input is given twice.
+        """
+        if len(values) > len(self.inputs):
+            raise TypeError(f"{self.name} takes {len(self.inputs)} arguments; {len(values)} were given")
+        by_place = dict(zip(self.inputs, values, strict=False))
+        if twice := by_place.keys() & arguments.keys():
+            raise TypeError(f"{self.name} takes {', '.join(sorted(twice))} by place or by name, not both")
+        return self._call({**by_place, **arguments})
 
 
 class _FollowedModel:

@@ -26,7 +26,7 @@ class Metrics:
     """The metrics of one server, in their own registry.
 
     Everything has the label ``model_name``. Names that begin with ``vllm:`` mean what they mean in vLLM, with
-    one difference: the time between tokens is the mean of an answer, as steps arrive as a whole.
+    one difference: the time between tokens is the mean of a streamed answer, as steps arrive as a whole.
     """
 
     def __init__(self, model_name: str) -> None:
@@ -101,8 +101,8 @@ class Metrics:
         self._whole.observe(seconds)
         if first_token is not None:
             self._first.observe(first_token)
-        if end.num_tokens > 1:
-            self._between.observe((seconds - (first_token or 0.0)) / (end.num_tokens - 1))
+            if end.num_tokens > 1:
+                self._between.observe((seconds - first_token) / (end.num_tokens - 1))
         for origin, number in report.steps_by_origin.items():
             self._steps.labels(self._model, origin).inc(number)
         for decision, number in report.verdicts.items():

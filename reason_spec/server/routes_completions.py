@@ -48,14 +48,17 @@ class CompletionChunks(Chunks):
 
     def __init__(self, style: ReplyStyle, body: CompletionBody) -> None:
         super().__init__(style, body, len(body.prompts))
-        self._written: dict[int, int] = {}
+        self._rated: dict[int, int] = {}
+        """Characters of the tokens whose log-probabilities were sent, which come after their text."""
 
     def _choices(self, index: int, event: StreamEvent) -> Iterable[dict[str, Any]]:
         if isinstance(event, TextDelta):
             choice = _choice(index, event.text)
             if self._style.with_logprobs:
-                choice["logprobs"] = completion_logprobs(event.logprobs, self._written.get(index, 0))
-            self._written[index] = self._written.get(index, 0) + len(event.text)
+                rated = completion_logprobs(event.logprobs, self._rated.get(index, 0))
+                choice["logprobs"] = rated
+                if rated is not None and rated["tokens"]:
+                    self._rated[index] = rated["text_offset"][-1] + len(rated["tokens"][-1])
             yield choice
 
     def _last_choice(self, index: int, end: ChatEnd) -> dict[str, Any]:

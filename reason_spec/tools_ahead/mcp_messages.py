@@ -49,5 +49,11 @@ def parsed(line: bytes) -> Message | None:
     return message if isinstance(message, dict) else None
 
 
+def is_batch(line: bytes) -> bool:
+    """Whether a line is a JSON array: several messages in one, which protocol 2025-03-26 allows."""
+    return line.lstrip().startswith(b"[")
+
+
 def line_of(message: Message) -> bytes:
-    return json.dumps(message, ensure_ascii=False, separators=(",", ":")).encode() + b"\n"
+    # In ASCII: half a surrogate pair, which JSON may hold, has no bytes in UTF-8.
+    return json.dumps(message, separators=(",", ":")).encode() + b"\n"

@@ -14,7 +14,8 @@ import contextlib
 import json
 import sys
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from concurrent.futures import Future
 from contextlib import contextmanager
 from typing import Any, Final, NamedTuple
@@ -35,6 +36,7 @@ from reason_spec.tools_ahead.mcp_messages import (
     Message,
     call_in,
     identity_of,
+    is_batch,
     line_of,
     params_of,
     parsed,
@@ -49,6 +51,8 @@ RAN_AHEAD: Final = "reason-spec/ran-ahead"
 SERVER_ENDED: Final = -32000
 """JSON-RPC's first code for errors of an implementation."""
 _OWN_ID: Final = "reason-spec/ahead/"
+_MAX_EVENTS: Final = 400
+"""The last events of the session, which are added again where the past is learned anew."""
 
 
 class _Waiting(NamedTuple):
@@ -73,13 +77,23 @@ class _SafePredictor:
         self._past = [tool_events(events) for events in past]
         self._may_run_ahead = may_run_ahead
         self._log = log
-        self._events: list[Event] = []
+        self._events: deque[Event] = deque(maxlen=_MAX_EVENTS)
+        self._learned_for: frozenset[str] | None = None
+        """The annotated tools when the past was learned."""
         self._predictor = CallPredictor(Knowledge(may_run_ahead), model, learns=True)
 
-    async def learn_past(self) -> None:
-        """Learn from the past anew: only now is it known which of its calls change nothing."""
+    async def learn_past(self, annotated: Set[str]) -> None:
+        """Learn from the past anew if other tools are annotated now: their calls in it change nothing.
+
+        The newest annotations win.
+        """
+        if annotated == self._learned_for:
+            return
+        self._learned_for = learned_for = frozenset(annotated)
         with self.logged_errors():
             knowledge = await asyncio.to_thread(Knowledge.of, self._past, self._may_run_ahead)
+            if self._learned_for is not learned_for:
+                return
             self._predictor = CallPredictor(knowledge, self._model, learns=True)
             for event in self._events:
                 self._predictor.add(event)
@@ -163,10 +177,8 @@ class McpProxy:
         await self._server.start()
         reading = asyncio.create_task(self._read_server())
         try:
-            while line := await client.readline():
+            while line := await _read_line(client):
                 await self._from_client(line)
-        except ValueError:
-            raise ReasonSpecError(f"the client sent a message of more than {MAX_LINE} bytes") from None
         finally:
             await self._server.end(reading)
             for task in list(self._tasks):
@@ -178,6 +190,9 @@ class McpProxy:
     async def _from_client(self, line: bytes) -> None:
         message = parsed(line)
         if message is None:
+            if is_batch(line):
+                # It may hold writes, and their answers are not read: nothing runs ahead any more.
+                self.held.begin_write()
             await self._to_server(line)
             return
         method, identity = message.get("method"), identity_of(message.get("id"))
@@ -224,16 +239,17 @@ class McpProxy:
         await asyncio.wait([done])
         if identity in self._cancelled:
             return
-        if done.exception() is not None:
+        try:
+            result, age = done.result()
+            meta = {**(result.get("_meta") or {}), RAN_AHEAD: {"age_seconds": round(age, 3)}}
+            self._answer(identity, result={**result, "_meta": meta})
+        except Exception:
             if self._failure is not None:
                 self._answer(identity, error=self._failure)
             else:
                 await self._forward(line, identity, _Waiting("tools/call", call, False))
             return
-        result, age = done.result()
         self._log(f"used: {call.key}, {age:.2f} s after its start")
-        meta = {**(result.get("_meta") or {}), RAN_AHEAD: {"age_seconds": round(age, 3)}}
-        self._answer(identity, result={**result, "_meta": meta})
         self._returned(call, result)
 
     # From the server ---------------------------------------------------------------------------
@@ -249,7 +265,8 @@ class McpProxy:
             return
         self._write_to_client(line)
         if message is not None:
-            self._note(message)
+            with self._predictor.logged_errors():
+                self._note(message)
 
     def _is_own(self, message: Message) -> bool:
         """Take the answer to a call of the proxy's own."""
@@ -281,13 +298,14 @@ class McpProxy:
         if waiting is None:
             return
         result = message.get("result")
-        if waiting.is_write:
+        # A task goes on after this answer, which is its first.
+        if waiting.is_write and not (isinstance(result, dict) and "task" in result):
             self.held.end_write()
         if waiting.method == "tools/list" and isinstance(result, dict):
             tools = [tool for tool in result.get("tools") or () if isinstance(tool, dict)]
             self._annotated.difference_update(str(tool.get("name")) for tool in tools)
             self._annotated.update(annotated_tools(tools))
-            self._spawn(self._predictor.learn_past())
+            self._spawn(self._predictor.learn_past(self._annotated))
         if waiting.call is not None and isinstance(result, dict):
             self._returned(waiting.call, result)
 
@@ -343,6 +361,13 @@ class McpProxy:
         task = asyncio.ensure_future(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+
+
+async def _read_line(client: asyncio.StreamReader) -> bytes:
+    try:
+        return await client.readline()
+    except ValueError:
+        raise ReasonSpecError(f"the client sent a message of more than {MAX_LINE} bytes") from None
 
 
 async def run_on_stdio(proxy: McpProxy) -> AheadReport:

@@ -44,15 +44,17 @@ class McpServer:
         assert self._process is not None
         assert self._process.stdout is not None
         name = f"the MCP server {' '.join(self._command)!r}"
-        try:
-            while line := await self._process.stdout.readline():
-                take(line)
-        except ValueError:
-            self._process.kill()
-            # Reads what is left too, without which the pipe stays open.
-            await self._process.communicate()
-            return f"{name} sent a message of more than {MAX_LINE} bytes, and was ended; start it again"
-        return f"{name} has ended with exit status {await self._process.wait()}; start it again"
+        while True:
+            try:
+                line = await self._process.stdout.readline()
+            except ValueError:
+                self._process.kill()
+                # Reads what is left too, without which the pipe stays open.
+                await self._process.communicate()
+                return f"{name} sent a message of more than {MAX_LINE} bytes, and was ended; start it again"
+            if not line:
+                return f"{name} has ended with exit status {await self._process.wait()}; start it again"
+            take(line)
 
     async def write(self, line: bytes) -> None:
         if self._process is None or self._process.stdin is None:
@@ -63,17 +65,21 @@ class McpServer:
             await self._process.stdin.drain()
 
     async def end(self, reading: asyncio.Task[None]) -> None:
-        """Close the input of the process, and end it if that does not."""
+        """Close the input of the process, and end it if that does not.
+
+        A child of the process may hold the output open; it is not waited for.
+        """
         self.is_ending = True
         assert self._process is not None
         if self._process.stdin is not None:
             self._process.stdin.close()
-        for insist in (self._process.terminate, self._process.kill):
-            try:
-                await asyncio.wait_for(asyncio.shield(reading), _GRACE)
-            except TimeoutError:
-                with contextlib.suppress(ProcessLookupError):
-                    insist()
-            else:
+        for insist in (self._process.terminate, self._process.kill, reading.cancel):
+            ended, _ = await asyncio.wait([reading], timeout=_GRACE)
+            if ended:
+                await reading
                 return
-        await reading
+            with contextlib.suppress(ProcessLookupError):
+                insist()
+        await asyncio.wait([reading])
+        # Its destructor would close the pipes after the event loop, which fails.
+        self._process._transport.close()  # type: ignore[attr-defined]

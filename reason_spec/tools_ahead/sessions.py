@@ -318,12 +318,10 @@ class ToolSession:
                 self._predictor.add(event)
             if streamed is None and not (events and starts_turn(events[-1])):
                 return
-            predictions = self._predictor.predict(streamed)
+            self._start(self._predictor.predict(streamed))
         except Exception:
             # The conversation goes on without it.
             logger.exception("no call is predicted here")
-            return
-        self._start(predictions)
 
     def _start(self, predictions: Iterable[Prediction]) -> None:
         threshold = self._tools.limits.threshold
@@ -334,9 +332,16 @@ class ToolSession:
 
     def _run(self, call: Call) -> Future[Any] | None:
         tool = self._tools.tools[call.name]
-        if self._loop is not None and inspect.iscoroutinefunction(tool):
-            return asyncio.run_coroutine_threadsafe(tool(**call.arguments), self._loop)
-        return self._tools.run(call)
+        if self._loop is None or not inspect.iscoroutinefunction(tool):
+            return self._tools.run(call)
+        # It makes the call in the loop, where wrong arguments are an error of this call alone.
+        made = _awaited(tool, call.arguments)
+        try:
+            return asyncio.run_coroutine_threadsafe(made, self._loop)
+        except RuntimeError:
+            # The loop was closed.
+            made.close()
+            return None
 
 
 def _blocking(result: Any) -> Any:

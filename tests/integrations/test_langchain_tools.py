@@ -17,6 +17,7 @@ from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.prebuilt import ToolNode, tools_condition
 
 from reason_spec.integrations.langchain_tools import FollowConversation, functions_of, tools_of
+from reason_spec.tools_ahead.held import AheadLimits
 from reason_spec.tools_ahead.sessions import SpeculativeTools, ToolSession
 from tests.integrations.conftest import PICTURE_URL
 from tests.tools_ahead.conftest import shop_model
@@ -91,3 +92,50 @@ def test_a_graph_says_the_same_and_its_tools_have_run_ahead(picture: bool, shop_
     assert report.num_read_only == 1 + len(user(70)["orders"])
     assert report.num_used > 0
     assert len(SERVED) == report.num_read_only - report.num_used + report.num_started
+
+
+@tool
+async def get_order_later(order_id: str) -> str:
+    """Returns an order."""
+    SERVED.append(order_id)
+    return json.dumps(order(order_id))
+
+
+@tool(return_direct=True, response_format="content_and_artifact")
+def get_invoice(order_id: str) -> tuple[str, dict[str, Any]]:
+    """Returns an invoice."""
+    return f"for {order_id}", order(order_id)
+
+
+@pytest.mark.parametrize("ahead", [False, True])
+async def test_a_tool_that_is_a_coroutine_alone_is_called_and_runs_ahead(
+    ahead: bool, shop_model: Any
+) -> None:
+    SERVED.clear()
+    functions = functions_of([get_order_later])
+    limits = AheadLimits(threshold=0.1)
+    with SpeculativeTools(functions, read_only=list(functions), model=shop_model, limits=limits) as tools:
+        with tools.session() as session:
+            (wrapped,) = tools_of(session, [get_order_later])
+            session.follow([{"role": "user", "content": "Where is A10001?"}])
+            if ahead:
+                session.expect("get_order_later", {"order_id": "A10001"})
+                tools.predicting.submit(lambda: None).result()
+            assert json.loads(await wrapped.ainvoke({"order_id": "A10001"})) == order("A10001")
+        assert session.report.num_used == ahead
+    assert SERVED == ["A10001"]
+
+
+async def test_a_wrapped_tool_returns_its_artifact_and_ends_the_agent_as_before(shop_model: Any) -> None:
+    functions = functions_of([get_invoice])
+    call = {"type": "tool_call", "id": "1", "name": "get_invoice", "args": {"order_id": "A10001"}}
+    with (
+        SpeculativeTools(functions, read_only=list(functions), model=shop_model) as tools,
+        tools.session() as session,
+    ):
+        (wrapped,) = tools_of(session, [get_invoice])
+        assert wrapped.return_direct
+        plain = get_invoice.invoke(call)
+        for found in (wrapped.invoke(call), await wrapped.ainvoke(call)):
+            assert (found.content, found.artifact) == (plain.content, plain.artifact)
+            assert found.artifact == order("A10001")

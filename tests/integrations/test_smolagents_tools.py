@@ -140,3 +140,22 @@ def test_the_session_sees_calls_and_results_one_by_one(
         assert results == [user(70), *map(order, user(70)["orders"])]
         followed.run(messages_of(70)[1]["content"])
         assert not [one for one in seen[len(shop_script(70)) - 1] if one["role"] == "tool"], "a new run"
+
+
+@pytest.mark.parametrize(
+    ("values", "named", "message"),
+    [
+        (("A10001", "more"), {}, "get_order takes 1 arguments; 2 were given"),
+        (("A10001",), {"order_id": "A10002"}, "get_order takes order_id by place or by name"),
+    ],
+)
+def test_arguments_that_the_tool_does_not_take_are_refused(
+    values: tuple[str, ...], named: dict[str, str], message: str, shop_model: Any
+) -> None:
+    with (
+        SpeculativeTools({"get_order": GetOrder()}, read_only=["get_order"], model=shop_model) as tools,
+        tools.session() as session,
+    ):
+        (wrapped,) = AgentConversation(session).tools_of([GetOrder()])
+        with pytest.raises(TypeError, match=message):
+            wrapped(*values, **named)

@@ -73,6 +73,7 @@ def test_logprobs_are_those_of_the_tokens(pair: Serving) -> None:
         if one.logprobs
     ]
     assert [token for piece in pieces for token in piece.tokens] == choice.logprobs.tokens
+    assert [place for piece in pieces for place in piece.text_offset] == choice.logprobs.text_offset
 
 
 @pytest.mark.parametrize("prompt", [[2**40], [-1], [[1, 10**9]]])

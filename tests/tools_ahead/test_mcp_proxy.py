@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import signal
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from concurrent.futures import Future
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -24,6 +26,14 @@ pytestmark = pytest.mark.agents
 ROOT = Path(__file__).resolve().parents[2]
 PATIENCE_SECONDS = 60.0
 SHOP = Path(__file__).with_name("mcp_shop.py")
+WRITE: dict[str, Any] = {"id": 1, "method": "tools/call", "params": {"name": "cancel_order", "arguments": {}}}
+ECHO = """
+import json, sys
+for line in sys.stdin:
+    asked = json.loads(line)
+    result = asked["params"].get("arguments", asked["params"])
+    print(json.dumps({"id": asked["id"], "result": result}), flush=True)
+"""
 
 
 class Shop:
@@ -200,21 +210,36 @@ def as_lines(*messages: dict[str, Any]) -> bytes:
     return b"".join(json.dumps(message).encode() + b"\n" for message in messages)
 
 
+async def until(what: Callable[[], bool]) -> None:
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        while not what():  # noqa: ASYNC110
+            await asyncio.sleep(0.02)
+
+
+@asynccontextmanager
+async def relayed(
+    script: str, model: CallModel, **options: Any
+) -> AsyncIterator[tuple[McpProxy, asyncio.StreamReader, list[bytes]]]:
+    """A proxy in this process, before a server that is a script; its client, and what is written to that."""
+    written: list[bytes] = []
+    client = asyncio.StreamReader()
+    proxy = McpProxy([sys.executable, "-c", script], model, **options)
+    running = asyncio.create_task(proxy.run(client, written.append))
+    try:
+        yield proxy, client, written
+    finally:
+        client.feed_eof()
+        await running
+
+
 async def test_a_server_that_sends_a_message_without_end_is_ended_and_named(
     shop_model: CallModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("reason_spec.tools_ahead.mcp_server.MAX_LINE", 1000)
     script = "import sys; sys.stdin.readline(); print('x' * 100_000, flush=True); sys.stdin.read()"
-    written: list[bytes] = []
-    client = asyncio.StreamReader()
-    proxy = McpProxy([sys.executable, "-c", script], shop_model)
-    running = asyncio.create_task(proxy.run(client, written.append))
-    client.feed_data(as_lines({"id": 1, "method": "tools/list"}))
-    async with asyncio.timeout(PATIENCE_SECONDS):
-        while not written:  # noqa: ASYNC110
-            await asyncio.sleep(0.02)
-    client.feed_eof()
-    await running
+    async with relayed(script, shop_model) as (_, client, written):
+        client.feed_data(as_lines({"id": 1, "method": "tools/list"}))
+        await until(lambda: bool(written))
     assert "a message of more than 1000 bytes" in json.loads(written[0])["error"]["message"]
 
 
@@ -227,24 +252,76 @@ async def test_nothing_runs_ahead_behind_a_write_that_was_cancelled_and_may_go_o
         "for line in sys.stdin:\n"
         """    if "answer" in line: print('{"id": 1, "result": {}}', flush=True)"""
     )
-    written: list[bytes] = []
-    client = asyncio.StreamReader()
-    proxy = McpProxy([sys.executable, "-c", answers], shop_model)
-    running = asyncio.create_task(proxy.run(client, written.append))
-    cancel = {"method": "notifications/cancelled", "params": {"requestId": 1}}
-    write = {"id": 1, "method": "tools/call", "params": {"name": "cancel_order", "arguments": {}}}
-    client.feed_data(as_lines(write, cancel))
+    async with relayed(answers, shop_model) as (proxy, client, _):
+        cancel = {"method": "notifications/cancelled", "params": {"requestId": 1}}
+        client.feed_data(as_lines(WRITE, cancel))
 
-    def starts() -> bool:
-        return bool(proxy.held.start([Prediction(call, 1.0)], 0.5, lambda _: Future()))
+        def starts() -> bool:
+            return bool(proxy.held.start([Prediction(call, 1.0)], 0.5, lambda _: Future()))
 
-    async with asyncio.timeout(PATIENCE_SECONDS):
-        while not proxy.held.is_writing:  # noqa: ASYNC110
-            await asyncio.sleep(0.02)
+        await until(lambda: proxy.held.is_writing)
         await asyncio.sleep(0.1)
         assert not starts()
         client.feed_data(as_lines({"method": "answer"}))
-        while not starts():  # noqa: ASYNC110
-            await asyncio.sleep(0.02)
-    client.feed_eof()
-    await running
+        await until(starts)
+
+
+@pytest.mark.parametrize(
+    ("line", "answer"),
+    [
+        (as_lines({**WRITE, "params": {**WRITE["params"], "task": {}}}), {"id": 1, "result": {"task": {}}}),
+        (b" [" + as_lines(WRITE).strip() + b"]\n", [{"id": 1, "result": {}}]),
+    ],
+    ids=["task", "batch"],
+)
+async def test_nothing_runs_ahead_behind_a_write_whose_end_is_not_seen(
+    line: bytes, answer: object, shop_model: CallModel
+) -> None:
+    script = f"import sys\nfor line in sys.stdin: print({json.dumps(answer)!r}, flush=True)"
+    async with relayed(script, shop_model) as (proxy, client, written):
+        client.feed_data(line)
+        await until(lambda: bool(written))
+        assert proxy.held.is_writing
+
+
+@pytest.mark.parametrize(("extra", "is_used"), [({}, True), ({"_meta": [1]}, False)])
+async def test_half_a_surrogate_pair_passes_and_a_result_of_another_form_is_asked_for_again(
+    extra: dict[str, Any], is_used: bool, shop_model: CallModel
+) -> None:
+    arguments = {"text": "\ud83d", **extra}
+    call = {"id": 1, "method": "tools/call", "params": {"name": "echo", "arguments": arguments}}
+    async with relayed(ECHO, shop_model, read_only=["echo"]) as (proxy, client, written):
+        client.feed_data(as_lines({"id": 0, "method": "ping", "params": {}}))
+        await until(lambda: len(written) == 1)
+        assert proxy.held.start([Prediction(Call.of("echo", arguments), 1.0)], 0.5, proxy._start)
+        client.feed_data(as_lines(call))
+        await until(lambda: len(written) == 2)
+    result = json.loads(written[1])["result"]
+    assert result["text"] == "\ud83d"
+    assert (RAN_AHEAD in result.get("_meta", ())) is is_used
+
+
+async def test_the_past_is_learned_anew_only_where_other_tools_are_annotated(shop_model: CallModel) -> None:
+    def listed(number: int, *names: str) -> dict[str, Any]:
+        tools = [{"name": name, "annotations": {"readOnlyHint": True}} for name in names]
+        return {"id": number, "method": "tools/list", "params": {"tools": tools}}
+
+    logged: list[str] = []
+    async with relayed(ECHO, shop_model, log=logged.append) as (_, client, written):
+        client.feed_data(as_lines(listed(1, "a")))
+        await until(lambda: len(logged) == 1)
+        client.feed_data(as_lines(listed(2, "a"), listed(3, "b", "a")))
+        await until(lambda: len(written) == 3 and len(logged) == 2)
+        await asyncio.sleep(0.1)
+    assert logged == ["learned 0 past conversations"] * 2
+
+
+async def test_a_child_that_keeps_the_servers_output_open_does_not_keep_the_proxy(
+    shop_model: CallModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("reason_spec.tools_ahead.mcp_server._GRACE", 0.1)
+    child = "import os, time; print(os.getpid(), flush=True); time.sleep(100)"
+    script = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {child!r}])"
+    async with relayed(script, shop_model) as (_, _, written):
+        await until(lambda: bool(written))
+    os.kill(int(written[0]), signal.SIGKILL)

@@ -168,6 +168,50 @@ def test_tools_that_are_coroutines_run_in_the_callers_loop(shop_model: CallModel
     asyncio.run(agent())
 
 
+def test_a_predicted_call_with_wrong_arguments_fails_alone(shop_model: CallModel) -> None:
+    orders = user(70)["orders"]
+
+    async def get_order(identity: str) -> dict[str, Any]:
+        return order(identity)
+
+    async def agent() -> None:
+        with (
+            SpeculativeTools(
+                {"get_order": get_order}, read_only=["get_order"], past=PAST, model=shop_model
+            ) as made,
+            made.session() as session,
+        ):
+            messages = followed(session, 70, 4)
+            async with asyncio.timeout(20):
+                while session.report.dropped != {"failed": len(orders)}:  # noqa: ASYNC110
+                    await asyncio.sleep(0.005)
+            session.try_follow(lambda: [*messages, {"role": "user", "content": "And now?"}])
+            session.stream("get_order", "{")
+            assert await session.acall("get_order", {"identity": orders[0]}) == order(orders[0])
+
+    asyncio.run(agent())
+
+
+def test_calls_for_a_loop_that_was_closed_do_not_start(shop_model: CallModel) -> None:
+    async def get_order(order_id: str) -> dict[str, Any]:
+        return order(order_id)
+
+    with SpeculativeTools(
+        {"get_order": get_order}, read_only=["get_order"], past=PAST, model=shop_model
+    ) as made:
+        session = made.session()
+        busy = threading.Event()
+
+        async def agent() -> None:
+            made.predicting.submit(busy.wait)
+            session.follow(messages_of(70)[:4])
+
+        asyncio.run(agent())
+        busy.set()
+        session.settle()
+        assert session.close().num_started == 0
+
+
 def test_a_name_in_a_stream_starts_the_call(tools: SpeculativeTools, shop: Shop) -> None:
     one = user(70)["orders"][1]
     with tools.session() as session:
