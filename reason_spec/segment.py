@@ -25,6 +25,8 @@ SENTENCE_AFTER_BYTES: Final = 240
 _WIDE_STOPS = tuple(stop.encode() for stop in "。！？")
 _STOP_BYTES = b".!?" + bytes(stop[-1] for stop in _WIDE_STOPS)
 _SENTENCE_END = re.compile(rb"[A-Za-z]{3}[)*_\"']{0,2}[.!?]$")
+_FORMULA_MARK = re.compile(rb"\$\$|(?<!\\)\\[\[\]]")
+"""Not the height after a row of a formula: ``\\\\[6pt]``."""
 _FENCE = b"```"
 _WHITESPACE = b" \t\r\n"
 _JSON_OPENERS = b"{["
@@ -61,6 +63,7 @@ class OpenBlocks:
     closing_tag: bytes | None = None
     in_fence: bool = False
     json_depth: int = 0
+    in_formula: bool = False
 
 
 NOTHING_OPEN = OpenBlocks()
@@ -75,7 +78,7 @@ class BoundaryScanner:
         self._auto = boundary.delimiter == AUTO
         self._blank_line = self._auto or boundary.delimiter == BLANK_LINE
         self._num_bytes = 0
-        self._in_formula = False
+        self._in_formula = begins_in.in_formula
         self._tags = [(opener.encode(), closer.encode()) for opener, closer in boundary.protected]
         self._line = bytearray(begins_in.line)
         self._recent = bytearray()
@@ -100,7 +103,9 @@ class BoundaryScanner:
     @property
     def open_blocks(self) -> OpenBlocks:
         """The blocks that are open at the end of the text so far."""
-        return OpenBlocks(bytes(self._line), self._closing_tag, self._in_fence, self._json.depth)
+        return OpenBlocks(
+            bytes(self._line), self._closing_tag, self._in_fence, self._json.depth, self._in_formula
+        )
 
     @property
     def _protected(self) -> bool:
@@ -125,7 +130,9 @@ class BoundaryScanner:
 
     def _ends_with_line(self, line: bytes) -> bool:
         """Return whether a step ends with a line: not in a formula, nor if the line ends with a colon."""
-        self._in_formula ^= (line.count(b"$$") + line.count(b"\\[") + line.count(b"\\]")) % 2 == 1
+        if not self._protected:
+            for mark in _FORMULA_MARK.findall(line):
+                self._in_formula = not self._in_formula if mark == b"$$" else mark == b"\\["
         return self._num_bytes >= LINE_AFTER_BYTES and not self._in_formula and not line.endswith(b":")
 
     def _ends_sentence(self) -> bool:

@@ -139,3 +139,21 @@ def test_a_router_that_needs_entropies_is_refused_where_the_draft_reports_none()
     accelerator = make(load_settings(flags=flags))
     with pytest.raises(SettingsError, match=r"'glimp' needs the entropy .* draft.kind = 'scripted'"):
         accelerator.generator.strategy("arbitrage")
+
+
+@pytest.mark.parametrize("room", [1, 5, 12, 20, 33, 50])
+async def test_an_answer_ends_where_the_context_is_full_under_every_strategy(room: int) -> None:
+    script = StoryScript(1)
+    prompt = ScriptedEngine("", script).tokenizer.encode_chat([{"role": "user", "content": "question"}])
+    target = ScriptedEngine("target", script, max_context=len(prompt) + room)
+    async with make(target=target) as accelerator:
+        for name in ("autoregressive", "prompt_lookup", "lookahead"):
+            answer = await accelerator.answer("question", strategy=name)
+            assert answer.num_tokens == room
+            assert answer.steps[-1].finish == "length"
+
+
+async def test_a_prompt_that_fills_the_context_is_refused() -> None:
+    async with make(target=ScriptedEngine("target", StoryScript(1), max_context=2)) as accelerator:
+        with pytest.raises(EngineError, match="fills the context"):
+            await accelerator.answer("question", strategy="lookahead")

@@ -139,12 +139,26 @@ def test_a_stop_that_may_go_on_ends_no_sentence(end: str) -> None:
         "{" + '\n"key": "Some text. More text."' * 20 + "\n}",
         "\\[\n" + "a = b + c\n" * 30 + "\\]",
         "$$\n" + "a = b + c\n" * 30 + "$$",
+        "\\[\n" + "a + b \\\\[6pt]\nc + d\n" * 15 + "\\]",
         f"Therefore, {'from what was said above, ' * 6}we find:",
     ],
 )
 def test_blocks_formulas_and_what_a_line_announces_stay_whole(block: str) -> None:
     first = split_steps(f"{block}\nend")[0]
     assert first.startswith(block)
+
+
+def test_a_formula_that_is_cut_is_closed_by_the_next_step() -> None:
+    begun = BoundaryScanner(Boundary())
+    assert not begun.feed(b"So:\n$$\na = b\n")
+    rest = BoundaryScanner(Boundary(), begun.open_blocks)
+    assert not rest.feed(b"a = b + c\n" * 30)
+    assert rest.feed(b"$$\n")
+
+
+def test_what_looks_like_a_formula_in_code_is_none() -> None:
+    code = "```sh\nkill $$\n```\n"
+    assert split_steps(code + 3 * LINE) == [code + 2 * LINE, LINE]
 
 
 def test_a_formula_that_is_never_closed_ends_at_a_blank_line() -> None:

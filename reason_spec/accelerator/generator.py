@@ -214,11 +214,14 @@ class Generator:
         prompts = prompts or self.encode(request)
         sampling = self.settings.sampling
         num_written = sum(len(tokens_for(step, self.target)) for step in request.written)
+        max_tokens = (request.max_tokens or sampling.max_tokens) + num_written
+        # At least one new token is asked for: of a prompt without room for it the engine says so.
+        room = max(self.target.max_context - len(prompts.target), num_written + 1)
         resolved = SolveRequest(
             question=request.question,
             target_prompt=prompts.target,
             draft_prompt=prompts.draft,
-            max_tokens=(request.max_tokens or sampling.max_tokens) + num_written,
+            max_tokens=min(max_tokens, room),
             sampling=request.sampling or sampling.for_sample(0, 0),
             boundary=self.settings.boundary.to_boundary(),
             stops=sampling.stop if request.stops is None else request.stops,

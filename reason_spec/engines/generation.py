@@ -32,7 +32,8 @@ class EngineRequest:
         begins_in: the open blocks (fences, tags, JSON) in which the step begins.
         hint: draft tokens from another layer. They are verified like any draft.
         text: number of a text in the suffix cache (`text_updates`), which drafts after hints and where no
-            hint applies. Without a ``boundary`` the tokens of the request are final, and learned at once.
+            hint applies. Tokens that are final (`is_final`) are learned at once.
+        may_be_cut: the caller may leave the end of what is generated out of the text.
         cache_key: tenant and scope; acceptance rates of hints are kept for each pair.
         siblings: requests of one tenant with this name draft for each other (torch): samples of one problem.
             Empty: with none.
@@ -71,6 +72,7 @@ class EngineRequest:
     begins_in: OpenBlocks = NOTHING_OPEN
     hint: tuple[int, ...] = ()
     text: int | None = None
+    may_be_cut: bool = False
     cache_key: tuple[str, str] = ("", "")
     siblings: str = ""
     token_drafter: TokenDrafterName = "none"
@@ -92,6 +94,11 @@ class EngineRequest:
             raise ValueError(f"max_tokens must be at least 1, not {self.max_tokens}")
         if not all(math.isfinite(bias) for _, bias in self.logit_bias):
             raise ValueError(f"logit_bias must hold finite numbers, not {self.logit_bias}")
+
+    @property
+    def is_final(self) -> bool:
+        """Whether all generated tokens become part of the text."""
+        return self.boundary is None and not self.may_be_cut
 
     def boundary_scanner(self) -> BoundaryScanner | None:
         """Return a scanner that has read the beginning of the step; None without a boundary."""

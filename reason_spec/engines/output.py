@@ -27,12 +27,13 @@ class Vocabulary(Protocol):
 class IncrementalDecoder:
     """Decodes one token after the other, up to the first stop string or stop token of a request.
 
-    A character may be spread over several tokens: it comes with the last of them. A stop token has no text,
-    so no stop string is found in it.
+    A character may be spread over several tokens: it comes with the last of them. A stop token and the end
+    of the text have no text, so no stop string is found in them.
     """
 
     def __init__(self, request: EngineRequest, vocabulary: Vocabulary) -> None:
         self._token_bytes = vocabulary.token_bytes
+        self._eos_ids = vocabulary.eos_ids
         self._stop_ids = request.stop_ids
         self._stops = StopScanner(request.stops, request.stop_context)
         self._context_length = len(request.stop_context)
@@ -45,6 +46,8 @@ class IncrementalDecoder:
         """Return the text that the token completes."""
         if token in self._stop_ids:
             self.stopped = True
+            return ""
+        if token in self._eos_ids:
             return ""
         text = self._decoder.decode(self._token_bytes(token))
         if (hit := self._stops.feed(text)) is not None:

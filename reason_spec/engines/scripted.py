@@ -274,7 +274,7 @@ class ScriptedEngine(Engine):
         if self._earlier is None or request.text is None:
             return ()
         text = (*request.prefix.to_tuple(), *running.output.tokens)
-        budget, final = request.num_draft_tokens, request.boundary is None
+        budget, final = request.num_draft_tokens, request.is_final
         return self._earlier.propose(request.text, text, budget, tree=False, final=final).tokens
 
     def _retire(self, running: _Running, finish: FinishReason, error: str | None = None) -> None:

@@ -2,7 +2,7 @@
 
 ``tokenizer.json`` is read with the ``tokenizers`` package, so the main process does not need torch. Each
 token has bytes of its own, whatever its neighbours, and a text is their concatenation. So decoding is exact
-where a step starts with a space or a character is spread over two tokens.
+where a step starts with a space, and where the tokens of a character stay together.
 """
 
 from __future__ import annotations

@@ -36,7 +36,11 @@ class SuffixSettings(Section):
     reads: tuple[str, ...] = Field(
         default=(), description="other tenants of the folder whose texts are proposed too"
     )
-    max_bytes: int = Field(default=256 << 20, ge=1 << 16, description="memory limit per tenant")
+    max_bytes: int = Field(
+        default=256 << 20,
+        ge=1 << 16,
+        description="limit of a tenant's index in each process, and of its file",
+    )
     min_chance: float | None = Field(
         default=None,
         ge=0,

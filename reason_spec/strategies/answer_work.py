@@ -84,8 +84,11 @@ class AnswerWork:
         result = await work.generation.result()
         if result.finish == "cancelled":
             return None
-        self.note_written(work.lane, work.row, work.number, result.text, len(result.tokens))
-        return step_from_result(result, work.lane, self.target if work.lane == "target" else self.draft)
+        step = step_from_result(result, work.lane, self.target if work.lane == "target" else self.draft)
+        if len(step.tokens) < len(result.tokens):
+            work.num_used_tokens = len(step.tokens)
+        self.note_written(work.lane, work.row, work.number, step.text, len(step.tokens))
+        return step
 
     def note_written(self, lane: Lane, row: TimelineRow, number: int, text: str, num_tokens: int) -> None:
         self.recorder.emit("written", lane, *row, text=text, num_tokens=num_tokens, work=number)
@@ -122,7 +125,7 @@ class AnswerWork:
         await asyncio.gather(*closing, return_exceptions=True)
         for work in self._works:
             usage = await work.generation.closed()
-            if work.num_used_tokens is not None:
+            if work.kept and work.num_used_tokens is not None:
                 num_unused = usage.num_generated_tokens - work.num_used_tokens
                 usage = replace(usage, num_discarded_tokens=usage.num_discarded_tokens + num_unused)
             self.recorder.add_work(work.lane, usage, kept=work.kept)

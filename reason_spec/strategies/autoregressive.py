@@ -85,6 +85,7 @@ class Autoregressive(Strategy):
             stop_context=request.stop_context(request.text_before),
             stop_ids=request.stop_ids,
             text=self._text(request),
+            may_be_cut=request.may_be_cut,
             cache_key=request.cache_key,
             siblings=self._siblings(request),
             token_drafter=self.token_drafter,

@@ -37,6 +37,7 @@ class SolveRequest:
     ``stop_ids`` are tokens of the target at which the answer ends, for strategies that take them.
     ``thinking`` limits the thinking with which the text begins, None: it is part of the answer. Stops and the
     constraint are then for what follows it.
+    ``may_be_cut``: steps that were written may be left out of the answer.
     """
 
     question: str
@@ -58,6 +59,7 @@ class SolveRequest:
     budget: SpeculationBudget = field(default_factory=SpeculationBudget)
     chars_before: int = 0
     thinking: ThinkingLimit | None = None
+    may_be_cut: bool = False
 
     @property
     def text(self) -> int | None:
@@ -226,6 +228,8 @@ class Strategy(ABC):
             async for step in steps:
                 self._commit(step, request, recorder)
                 yield step
+        if recorder.plan is not None and recorder.draft_failure is None:
+            request.budget.record_answer(recorder, self.target.pass_times, self.draft.pass_times)
 
     async def _write_trimmed(self, request: SolveRequest, recorder: Recorder) -> AsyncGenerator[Step]:
         """Yield the steps without the stop string that ended them."""

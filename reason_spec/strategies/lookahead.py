@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable
-from contextlib import aclosing
 from typing import ClassVar, TypeAlias
 
 from reason_spec.control.answer_model import NOTHING_CACHED
@@ -91,17 +90,14 @@ class Lookahead(GatedStrategy):
                 "strategy specreason, or a verifier that compares (semantic)"
             )
 
-    async def _write_steps(self, request: SolveRequest, recorder: Recorder) -> AsyncGenerator[Step]:
+    def _write_steps(self, request: SolveRequest, recorder: Recorder) -> AsyncGenerator[Step]:
         settings = self.settings
-        recorder.plan = plan = self._plan(request)
+        # A limited thinking and the answer after it are written under one plan.
+        recorder.plan = plan = recorder.plan or self._plan(request)
         if plan is not None:
             split = {"depth": plan.depth, "num_draft_tokens": plan.num_draft_tokens}
             settings = settings.model_copy(update=split)
-        async with aclosing(self._write(settings, request, recorder)) as steps:
-            async for step in steps:
-                yield step
-        if recorder.draft_failure is None:
-            request.budget.record_answer(recorder, self.target.pass_times, self.draft.pass_times)
+        return self._write(settings, request, recorder)
 
     def _plan(self, request: SolveRequest) -> Plan | None:
         if not request.budget.is_planned:

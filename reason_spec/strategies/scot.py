@@ -155,6 +155,7 @@ class _WholeDrafts:
             max_tokens=self._request.max_tokens,
             sampling=sampling_of_sibling(self._request.sampling, index),
             stops=self._request.stops,
+            stop_context=self._request.stop_context(self._request.text_before),
             num_draft_tokens=self._settings.num_draft_tokens,
             delta_tokens=DRAFT_RUN_TOKENS,
         )

@@ -15,6 +15,7 @@ from reason_spec.strategies.draft_ahead import can_share_tokens
 from reason_spec.strategies.gated import GatedStrategy
 from reason_spec.strategies.lookahead import Compare
 from reason_spec.strategies.step_loop import LoopOptions, StepLoop
+from reason_spec.strategies.step_tokens import ends_within_character
 from reason_spec.types import LossClass, Prefix, Step, Verdict
 from reason_spec.verifiers.base import VerificationContext, Verifier
 
@@ -132,7 +133,10 @@ class SpecReasonLoop(StepLoop):
             corrected = step.tokens[0]
         step_prefix = (*valid, corrected)
         room = min(self._answer.settings.step_max_tokens, branch.request.max_tokens) - len(step_prefix)
-        return None if room < 1 or self._requests.ends_step(request, corrected) else step_prefix
+        is_over = room < 1 or self._requests.ends_step(request, corrected)
+        # The text of what follows would begin within a character.
+        is_over = is_over or ends_within_character(step_prefix, self._answer.target.tokenizer)
+        return None if is_over else step_prefix
 
     def _is_settled(self, branch: Branch) -> bool:
         return self._options.is_exact or not branch.drafts_in(DraftState.UNDECIDED)

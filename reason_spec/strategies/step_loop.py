@@ -55,8 +55,8 @@ class StepLoop(ABC):
     async def steps(self) -> AsyncGenerator[Step]:
         """Yield the steps as they become final; cancel the remaining work when closed.
 
-        The caller commits a step before it asks for the next one: the suffix cache then knows the step when
-        it is asked what follows.
+        A caller that commits each step before it asks for the next one lets the suffix cache know the step
+        when it is asked what follows.
         """
         try:
             root = self._tree.open_root()
@@ -123,7 +123,10 @@ class StepLoop(ABC):
         return True
 
     async def _drafted_step(self, branch: Branch, draft: Draft) -> Step | None:
-        """Return the step in the target's tokens; None where it was cancelled or the engine failed."""
+        """Return the step in the target's tokens; None where it is lost.
+
+        It is lost if it was cancelled, its engine failed, or the answer has no room for it.
+        """
         assert draft.work is not None
         generation = draft.work.generation
         if generation.request.stream and draft is branch.drafts[0]:
@@ -138,7 +141,9 @@ class StepLoop(ABC):
             self._recorder.lose_draft(error)
             self._recorder.emit("cancelled", "draft", *branch.row, work=draft.number)
             return None
-        return step and self._requests.for_target(step, draft.step_prefix)
+        step = step and self._requests.for_target(step, draft.step_prefix)
+        # In the target's tokens a step may be longer than in the draft's.
+        return None if step is None or len(step.tokens) > branch.request.max_tokens else step
 
     # --- Target ------------------------------------------------------------------------------------
 

@@ -2,26 +2,48 @@
 
 from __future__ import annotations
 
+import codecs
+from collections.abc import Sequence
 from dataclasses import replace
 
-from reason_spec.engines.base import Engine
+from reason_spec.engines.base import Engine, Tokenizer
 from reason_spec.engines.generation import GenerationResult
 from reason_spec.segment import NOTHING_OPEN, Boundary, BoundaryScanner, OpenBlocks
 from reason_spec.types import Origin, Step
 
 
 def step_from_result(result: GenerationResult, origin: Origin, engine: Engine) -> Step:
-    """Turn a finished generation of ``engine`` into a step."""
+    """Turn a finished generation of ``engine`` into a step; one that was cut ends with a whole character."""
+    text, tokens, logprobs = result.text, result.tokens, result.logprobs
+    if result.finish == "length" and ends_within_character(tokens, engine.tokenizer):
+        count = num_whole(tokens, engine.tokenizer)
+        tokens, logprobs = tokens[:count], logprobs[:count]
+        text = engine.tokenizer.decode(tokens)
     return Step(
-        text=result.text,
-        tokens=result.tokens,
+        text=text,
+        tokens=tokens,
         origin=origin,
         finish=result.finish,
         tokenizer_id=engine.tokenizer.tokenizer_id,
-        logprobs=result.logprobs,
+        logprobs=logprobs,
         num_stop_overlap=result.num_stop_overlap,
         first_entropy=result.first_entropy,
     )
+
+
+def ends_within_character(tokens: Sequence[int], tokenizer: Tokenizer) -> bool:
+    """Return whether the last character of tokens is incomplete."""
+    decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
+    decoder.decode(b"".join(map(tokenizer.token_bytes, tokens)))
+    return bool(decoder.getstate()[0])
+
+
+def num_whole(tokens: Sequence[int], tokenizer: Tokenizer) -> int:
+    """Return how many tokens there are up to the last whole character; all, where none is whole."""
+    count = len(tokens)
+    while count and ends_within_character(tokens[:count], tokenizer):
+        count -= 1
+    return count or len(tokens)
 
 
 def tokens_for(step: Step, engine: Engine) -> tuple[int, ...]:

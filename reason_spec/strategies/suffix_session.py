@@ -7,6 +7,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 
+import numpy as np
+
 from reason_spec.control.answer_model import NOTHING_CACHED, CacheForecast
 from reason_spec.engines.base import Engine, Tokenizer
 from reason_spec.engines.chat_template import Message
@@ -37,6 +39,7 @@ _SAME = 0.5
 """A prompt that begins with at least this share of a conversation's tokens is its next turn."""
 _LEAST_STEP_CHANCE = 0.6
 """Steps with a smaller probability are left to the draft model."""
+_TOKEN_BYTES = 4
 _SOURCES: dict[str, Source] = {"tool": "tool", "function": "tool", "assistant": "output"}
 
 Segments = tuple[tuple[Source, tuple[int, ...]], ...]
@@ -314,11 +317,11 @@ def segments_of(messages: Sequence[Message], prompt: Sequence[int], tokenizer: T
     chat template; a message that is not found counts as the rest.
     """
     segments: list[tuple[Source, tuple[int, ...]]] = []
-    done = 0
+    whole, done = _as_bytes(prompt), 0
     for message in messages:
         source = _SOURCES.get(message["role"])
         inner = tokenizer.encode(message["content"] or "")[1:-1] if source else ()
-        start = _find(inner, prompt, done) if inner else None
+        start = _find(_as_bytes(inner), whole, done) if inner else None
         if source is None or start is None:
             continue
         segments.append(("prompt", tuple(prompt[done:start])))
@@ -328,9 +331,13 @@ def segments_of(messages: Sequence[Message], prompt: Sequence[int], tokenizer: T
     return tuple((source, tokens) for source, tokens in segments if tokens)
 
 
-def _find(part: Sequence[int], whole: Sequence[int], start: int) -> int | None:
-    part = tuple(part)
-    for index in range(start, len(whole) - len(part) + 1):
-        if whole[index] == part[0] and tuple(whole[index : index + len(part)]) == part:
-            return index
-    return None
+def _as_bytes(tokens: Sequence[int]) -> bytes:
+    return np.asarray(tokens, np.int32).tobytes()
+
+
+def _find(part: bytes, whole: bytes, start: int) -> int | None:
+    """Return where tokens begin among others, from ``start`` on; searching bytes is linear."""
+    place = whole.find(part, start * _TOKEN_BYTES)
+    while place % _TOKEN_BYTES and place >= 0:
+        place = whole.find(part, place + 1)
+    return None if place < 0 else place // _TOKEN_BYTES

@@ -10,7 +10,6 @@ Thinking tokens are those between the tags, a strategy's own insertions included
 
 from __future__ import annotations
 
-import codecs
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
@@ -19,7 +18,7 @@ from typing import TYPE_CHECKING, Final, Literal, Protocol, TypeAlias
 from reason_spec.engines.base import Engine, Tokenizer
 from reason_spec.events import Recorder, ThinkingEnd, ThinkingOutcome
 from reason_spec.segment import StopScanner
-from reason_spec.strategies.step_tokens import step_for
+from reason_spec.strategies.step_tokens import ends_within_character, step_for
 from reason_spec.types import Step
 
 if TYPE_CHECKING:
@@ -166,7 +165,8 @@ class LimitedThinking:
         Without a tag it has room for one token, by which a step that does not fit is known.
         """
         num_more = max(1, len(self._tokenizer.encode(self._limit.closer)))
-        request = replace(self.left, max_tokens=min(self.left.max_tokens, self._max_tokens + num_more))
+        max_tokens = min(self.left.max_tokens, self._max_tokens + num_more)
+        request = replace(self.left, max_tokens=max_tokens, may_be_cut=True)
         if not self._limit.closer:
             # The thinking is the text itself: what restricts the text applies to it.
             return request
@@ -252,9 +252,8 @@ class LimitedThinking:
 
     def _is_clean(self, tokens: Sequence[int]) -> bool:
         """Return whether the text ends with a whole character, and not within the closing tag."""
-        decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
-        text = decoder.decode(b"".join(map(self._tokenizer.token_bytes, tokens)))
-        return not decoder.getstate()[0] and not self._ends_within_closer(text)
+        is_whole = not ends_within_character(tokens, self._tokenizer)
+        return is_whole and not self._ends_within_closer(self._tokenizer.decode(tokens))
 
     def _ends_within_closer(self, text: str) -> bool:
         scanner = StopScanner((self._limit.closer,))

@@ -38,6 +38,8 @@ Places = npt.NDArray[np.int64]
 class TextSet:
     """Texts in which the end of a text is looked up; several may grow at once.
 
+    Places count up; the arrays are rings, which grow to the most tokens that are kept.
+
     Args:
         max_bytes: the oldest tokens go first where they take more.
     """
@@ -55,20 +57,22 @@ class TextSet:
 
     def extend(self, last: int, tokens: Sequence[int]) -> int:
         """Append tokens to the text that ends at place ``last``, `NONE` for a new one; return its new end."""
-        while self._length + len(tokens) > len(self._tokens):
-            self._tokens, self._before, self._next = (
-                np.concatenate([array, np.full(len(array), NONE, np.int64)])
-                for array in (self._tokens, self._before, self._next)
-            )
         for token in tokens:
             place = self._length
-            self._tokens[place], self._before[place] = token, last
-            if last != NONE:
-                self._next[last] = place
+            if place - self._first == len(self._tokens):
+                # Nothing was evicted yet, so the slot of each place is its number.
+                self._tokens, self._before, self._next = (
+                    np.concatenate([array, np.full(len(array), NONE, np.int64)])
+                    for array in (self._tokens, self._before, self._next)
+                )
+            slot = place % len(self._tokens)
+            self._tokens[slot], self._before[slot], self._next[slot] = token, last, NONE
+            if last >= self._first:
+                self._next[last % len(self._tokens)] = place
             self._places[token].append(place)
             self._length, last = place + 1, place
             if self._length - self._first > self._max_tokens:
-                self._places[int(self._tokens[self._first])].popleft()
+                self._places[int(self._tokens[self._first % len(self._tokens)])].popleft()
                 self._first += 1
         return last
 
@@ -80,29 +84,33 @@ class TextSet:
         if not pattern or not self._places.get(pattern[-1]):
             return []
         ends = np.fromiter(self._places[pattern[-1]], np.int64)
-        ends = at = ends[self._next[ends] != NONE]
+        ends = at = ends[_at(self._next, ends) != NONE]
         found: list[tuple[int, Places]] = []
         for length, token in enumerate(reversed(pattern[-MAX_PATTERN:]), start=1):
-            equal = (at >= self._first) & (self._tokens[at] == token)
-            ends, at = ends[equal], self._before[at[equal]]
+            equal = (at >= self._first) & (_at(self._tokens, at) == token)
+            ends, at = ends[equal], _at(self._before, at[equal])
             if not len(ends):
                 break
             if found and len(found[-1][1]) == len(ends):
                 found.pop()
-            found.append((length, self._next[ends]))
+            found.append((length, _at(self._next, ends)))
         return found[::-1]
 
     def children(self, places: Places) -> Iterator[tuple[int, float, Places]]:
         """Yield each token at places with its share and the places after it, the most frequent first."""
         places = places[places != NONE]
-        tokens = self._tokens[places]
+        tokens = _at(self._tokens, places)
         if len(places) == 1:
-            yield int(tokens[0]), 1.0, self._next[places]
+            yield int(tokens[0]), 1.0, _at(self._next, places)
             return
         different, counts = np.unique(tokens, return_counts=True)
         for index in np.argsort(-counts, kind="stable"):
-            following = self._next[places[tokens == different[index]]]
+            following = _at(self._next, places[tokens == different[index]])
             yield int(different[index]), float(counts[index] / len(tokens)), following
+
+
+def _at(ring: Places, places: Places) -> Places:
+    return ring[places % len(ring)]
 
 
 def best_tree(

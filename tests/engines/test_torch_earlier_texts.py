@@ -83,6 +83,17 @@ def test_a_text_that_was_written_before_costs_a_pass_for_each_budget(
     assert result.usage.num_accepted_draft_tokens == result.usage.num_drafted_tokens
 
 
+@pytest.mark.parametrize("may_be_cut", [False, True])
+def test_what_may_be_cut_is_not_learned(
+    qwen: Served, expected: list[tuple[int, ...]], may_be_cut: bool
+) -> None:
+    earlier = told((*prompt(0), *expected[0]))
+    earlier.begin(0, "", "a", [("prompt", prompt(0))])
+    request = EngineRequest(Prefix(prompt(0)), LENGTH, text=0, may_be_cut=may_be_cut, num_draft_tokens=2)
+    assert write(qwen.scheduler(earlier=earlier), request).tokens == expected[0]
+    assert (earlier._texts[0].length == len(prompt(0))) == may_be_cut
+
+
 def test_without_a_text_nothing_is_drafted(qwen: Served, expected: list[tuple[int, ...]]) -> None:
     earlier = told((*prompt(0), *expected[0]))
     result = write(qwen.scheduler(earlier=earlier), EngineRequest(Prefix(prompt(0)), LENGTH))

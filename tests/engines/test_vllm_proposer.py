@@ -155,6 +155,14 @@ def test_a_hinted_step_ends_where_it_ends_and_is_not_learnt() -> None:
     assert earlier._texts[0].length == 20
 
 
+def test_what_may_be_cut_is_looked_up_and_not_learned() -> None:
+    earlier = knowing(ANSWER)
+    batch = Batch(earlier=earlier)
+    batch.add("a", ANSWER[:20], num_draft_tokens=8, text=0, may_be_cut=True)
+    assert batch.step({"a": ANSWER[20:22]})["a"] == ANSWER[22:30]
+    assert earlier._texts[0].length == 20
+
+
 def test_nothing_is_proposed_for_prompts_in_work_and_full_texts() -> None:
     batch = Batch()
     batch.add("waiting", [1, 2], num_draft_tokens=4, token_drafter="prompt_lookup")

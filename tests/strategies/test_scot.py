@@ -18,6 +18,7 @@ from reason_spec.events import Recorder
 from reason_spec.settings import StrategySettings
 from reason_spec.strategies.base import SolveRequest, Strategy
 from reason_spec.strategies.scot import Scot
+from reason_spec.strategies.thinking import ThinkingLimit
 from reason_spec.types import Prefix, Step, Verdict
 from reason_spec.verifiers.base import VerificationContext, Verifier
 from reason_spec.verifiers.exact import ExactVerifier
@@ -145,6 +146,14 @@ def test_a_draft_that_has_lost_does_not_go_on_beside_the_others() -> None:
     outcome = picked(Scores(Wrong=0.1, Good=0.9), wrong, good, wrong)
     assert outcome.text.startswith("Good.")
     assert outcome.recorder.draft_usage.num_generated_tokens < 1.5 * len(outcome.tokens)
+
+
+def test_a_stop_that_begins_before_the_draft_ends_it() -> None:
+    """The answer begins with an inserted word; with it two of the drafts begin with a stop."""
+    limit = ThinkingLimit(max_steps=0, closing="Chain")
+    verifier = Scores(one=0.6, two=0.9, three=0.7)
+    outcome = picked(verifier, thinking=limit, stops=("Chain two", "Chain one"))
+    assert outcome.text == "Chain three.\n\nIt goes on.\n\nMy answer."
 
 
 @pytest.mark.parametrize("judge_whole", [False, True])

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from reason_spec.engines.scripted import ScriptedEngine
+from reason_spec.engines.scripted import ScriptedEngine, ScriptedTokenizer
 from reason_spec.errors import SettingsError
 from reason_spec.settings import StrategySettings
 from reason_spec.strategies.base import Strategy
@@ -207,3 +207,13 @@ def test_all_work_is_counted_whoever_wins() -> None:
     usage = outcome.recorder.target_usage
     assert usage.num_scored_tokens >= sum(len(s.tokens) for s in outcome.steps if s.origin == "draft")
     assert outcome.recorder.draft_usage.num_generated_tokens > 0
+
+
+@pytest.mark.parametrize("budget", [1, 4, 9, 15, 30])
+def test_steps_of_longer_tokens_make_no_answer_too_long(budget: int) -> None:
+    """One token of the draft is a line, for which the answer may have no room in the target's tokens."""
+    script = StoryScript(3)
+    lines = ScriptedTokenizer(r"[^\n]+|\n+")
+    accepting = specreason(lambda _: Says("accept"))
+    outcome = solve(accepting, script, script, draft_tokenizer=lines, max_tokens=budget)
+    assert outcome.tokens == solve(autoregressive, script, script, max_tokens=budget).tokens

@@ -7,6 +7,8 @@ from dataclasses import replace
 from typing import Literal
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from reason_spec.engines.chat_template import Message
 from reason_spec.engines.generation import EngineRequest
@@ -231,6 +233,30 @@ def test_the_parts_of_a_prompt_are_told_apart_by_role() -> None:
     assert tuple(token for _, tokens in segments for token in tokens) == prompt
     found = {source: TOKENIZER.decode(tokens) for source, tokens in segments if source != "prompt"}
     assert found == {"output": " me look into the book", "tool": " 4 is"}
+
+
+class Numbers(ScriptedTokenizer):
+    """Text is token ids."""
+
+    def encode(self, text: str) -> tuple[int, ...]:
+        return tuple(map(int, text.split()))
+
+
+ids = st.lists(st.sampled_from([0, 1, 256, 257, 1 << 16, 1 << 24]), max_size=12)
+
+
+@given(prompt=ids, content=ids)
+def test_an_output_is_found_at_its_first_place_and_never_between_two_tokens(
+    prompt: list[int], content: list[int]
+) -> None:
+    messages: list[Message] = [{"role": "assistant", "content": " ".join(map(str, content))}]
+    segments = segments_of(messages, prompt, Numbers())
+    assert [token for _, tokens in segments for token in tokens] == prompt
+    inner = content[1:-1]
+    starts = [place for place in range(len(prompt)) if inner and prompt[place : place + len(inner)] == inner]
+    before = prompt[: starts[0]] if starts else prompt
+    assert [token for source, tokens in segments[:1] if source == "prompt" for token in tokens] == before
+    assert [tokens for source, tokens in segments if source == "output"] == [tuple(inner)] * bool(starts)
 
 
 def test_what_is_known_of_an_answer_is_what_the_engine_would_draft_first() -> None:

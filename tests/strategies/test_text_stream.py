@@ -29,6 +29,8 @@ from tests.strategies.solving import AnyBirds
 class ByteTokens:
     """Every byte is a token, so that characters are spread over several."""
 
+    eos_ids: frozenset[int] = frozenset()
+
     def token_bytes(self, token: int) -> bytes:
         return bytes([token]) if token < 256 else b""
 

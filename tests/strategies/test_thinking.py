@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any
@@ -12,10 +12,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from reason_spec.control.answer_model import NOTHING_CACHED, CacheForecast
+from reason_spec.control.budget import SpeculationBudget
+from reason_spec.control.costs import Costs, PassCost
+from reason_spec.control.planner import Planner
+from reason_spec.engines.script import Script
 from reason_spec.engines.scripted import ScriptedEngine, ScriptedTokenizer
-from reason_spec.events import ThinkingOutcome
+from reason_spec.engines.stats import PassTime
+from reason_spec.events import Recorder, ThinkingOutcome
 from reason_spec.segment import split_steps
 from reason_spec.settings import StrategySettings
+from reason_spec.speculation.earlier_texts import EarlierTexts
 from reason_spec.strategies.autoregressive import Autoregressive, DraftModelSpeculation, PromptLookup
 from reason_spec.strategies.base import SolveRequest, Strategy
 from reason_spec.strategies.lookahead import Lookahead
@@ -24,11 +31,13 @@ from reason_spec.strategies.scot import Scot
 from reason_spec.strategies.specreason import Hybrid, SpecReason
 from reason_spec.strategies.speculative_thinking import SpeculativeThinking
 from reason_spec.strategies.thinking import CLOSER, MonitorDecision, ThinkingLimit
-from reason_spec.types import Sampling, Step
+from reason_spec.suffix.scopes import SuffixCaches
+from reason_spec.types import Plan, Sampling, Step
 from reason_spec.verifiers.base import Verifier
 from reason_spec.verifiers.cascade import CascadeVerifier
 from reason_spec.verifiers.exact import ExactVerifier
 from reason_spec.verifiers.likelihood import LikelihoodVerifier
+from tests.naive_suffix import NaiveCache, naive_caches
 from tests.strategies.solving import PROMPT, Agrees, Outcome, Says, autoregressive, solve
 
 Make = Callable[[ScriptedEngine, ScriptedEngine], Strategy]
@@ -255,6 +264,44 @@ def test_work_after_the_end_of_the_thinking_is_discarded() -> None:
     num_used = len(outcome.tokens) - inserted
     assert usage.num_generated_tokens - usage.num_discarded_tokens == num_used
     assert usage.num_discarded_tokens > 0
+
+
+def test_what_a_limit_leaves_out_is_not_learned() -> None:
+    cache = NaiveCache()
+
+    class Learns(ScriptedEngine):
+        def __init__(self, name: str, script: Script, **options: Any) -> None:
+            earlier = EarlierTexts(SuffixCaches(lambda scope: cache))
+            super().__init__(name, script, earlier=earlier, **options)
+
+    limit = ThinkingLimit(max_tokens=9)
+    outcome = think(STRATEGIES["prompt_lookup"], limit, target_kind=Learns, suffix=naive_caches())
+    assert outcome.recorder.thinking is not None
+    assert outcome.recorder.thinking.ended_by == "tokens"
+    assert cache.documents["default"] == [[*TOKENIZER.encode(PROMPT), *outcome.tokens]]
+
+
+@pytest.mark.parametrize("options", [{}, {"max_tokens": 9}, {"max_steps": 1}, {"stands_alone": True}])
+def test_the_planner_plans_a_text_once_and_learns_once_from_all_of_it(options: dict[str, Any]) -> None:
+    planned: list[CacheForecast] = []
+    learned: list[int] = []
+
+    class Learning(Planner):
+        def plan(self, cached: CacheForecast = NOTHING_CACHED) -> Plan:
+            planned.append(cached)
+            return super().plan(cached)
+
+        def learn(
+            self, answer: Recorder, target: Sequence[PassTime] = (), draft: Sequence[PassTime] = ()
+        ) -> None:
+            learned.append(len(answer.steps))
+            super().learn(answer, target, draft)
+
+    costs = Costs(PassCost(((1, 0.02), (64, 0.05))), draft_token=0.01)
+    budget = SpeculationBudget(planner=Learning(costs, max_depth=3, max_draft_tokens=16))
+    outcome = think(STRATEGIES["lookahead"], ThinkingLimit(**options), budget=budget)
+    assert len(planned) == 1
+    assert learned == [len(outcome.steps)]
 
 
 pieces = st.sampled_from(

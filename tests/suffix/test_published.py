@@ -100,6 +100,20 @@ def test_the_oldest_tokens_go_first() -> None:
     assert best_tree([texts], [5], 4, 4.0, 0.0, tree=True).tokens == (6, 7, 8)
 
 
+def test_a_full_set_takes_no_more_memory_and_knows_its_last_tokens() -> None:
+    texts, last = TextSet(64 * 300), -1
+    stream = [number * number % 251 for number in range(3000)]
+    for start in range(0, len(stream), 50):
+        last = texts.extend(last, stream[start : start + 50])
+    assert texts.size.num_tokens == 300
+    assert len(texts._tokens) == 512
+    kept = made([stream[-300:]])
+    for pattern in (stream[-20:-4], stream[-300:-290], stream[:3]):
+        found = best_tree([texts], pattern, 8, 4.0, 0.0, tree=True)
+        assert found.tokens
+        assert found == best_tree([kept], pattern, 8, 4.0, 0.0, tree=True)
+
+
 def cache(**options: float) -> PublishedCache:
     return PublishedCache(SuffixSettings(rule="published", **options))  # type: ignore[arg-type]
 

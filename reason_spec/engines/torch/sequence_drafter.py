@@ -288,7 +288,7 @@ class SequenceDrafter:
         ends = bool(hinted) and self._output.length_to_end(hinted) is not None
         if ends or (calibration := earlier.calibration(text)) is None:
             return None
-        final = self._request.boundary is None
+        final = self._request.is_final
         room = most - len(hinted)
         found = earlier.propose(text, self._tokens.values, room, tree=True, final=final, drafted=hinted)
         return TreeSource(found, calibration, hinted) if found.tokens else None

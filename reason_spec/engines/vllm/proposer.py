@@ -165,7 +165,7 @@ class RequestDrafts:
         self._is_lookup = False
         """Whether ``_drafted`` is by prompt lookup."""
         self._text: int | None = None
-        self._to_end = True
+        self._to_end = self._is_final = True
         self._hints: dict[int, HintDrafter] = {}
         self._looks_up = False
         self._num_prompt = 0
@@ -182,12 +182,14 @@ class RequestDrafts:
         token_drafter: TokenDrafterName = "none",
         text: int | None = None,
         to_end: bool = True,
+        may_be_cut: bool = False,
         limit_drafts: bool = False,
     ) -> None:
         self.started = True
         self._looked_up, self._hinted = rates.looked_up, HintRate(rates.hinted)
         self.limited = limit_drafts
         self._text, self._to_end = text, to_end
+        self._is_final = to_end and not may_be_cut
         self._num_prompt = self._num_taken = num_prompt_tokens
         self._max_tokens = num_draft_tokens
         self._looks_up = token_drafter != "none"
@@ -254,7 +256,12 @@ class RequestDrafts:
         room = 0 if hinted and not self._to_end else budget - len(hinted)
         if room > 0 and self._earlier is not None and self._text is not None:
             found = self._earlier.propose(
-                self._text, cast("Sequence[int]", text), room, tree=False, final=self._to_end, drafted=hinted
+                self._text,
+                cast("Sequence[int]", text),
+                room,
+                tree=False,
+                final=self._is_final,
+                drafted=hinted,
             )
             hinted += found.tokens
         self._is_lookup = self._looks_up and not hinted

@@ -152,6 +152,7 @@ def generation_parameters(request: EngineRequest, num_prompt: int) -> Any:
         "token_drafter": request.token_drafter,
         "text": request.text,
         "to_end": request.boundary is None,
+        "may_be_cut": request.may_be_cut,
         "limit_drafts": request.limit_drafts,
         "cache_key": "\0".join(request.cache_key),
     }
