@@ -8,6 +8,7 @@ import shutil
 import signal
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
+from typing import Literal
 
 import pytest
 import pytest_asyncio
@@ -21,6 +22,7 @@ from reason_spec.engines.pruned import CONFIG, WEIGHTS, PrunedDraft, find_pruned
 from reason_spec.engines.torch.engine import TorchEngine
 from reason_spec.errors import EngineError
 from reason_spec.settings import EngineSettings
+from reason_spec.settings.engines import TorchSettings
 from reason_spec.types import Prefix
 from tests.engines.test_pruned import serve, write_draft
 from tests.engines.tiny_models import save_model, write
@@ -60,9 +62,10 @@ def other_layers(draft: PrunedDraft, folder: Path, factor: float = 1.3) -> Path:
     return folder
 
 
-def engine_of(folder: Path) -> TorchEngine:
+def engine_of(folder: Path, layers: Literal["auto", "module"] = "auto") -> TorchEngine:
+    own = TorchSettings(layers=layers)
     model = resolve_model("draft", str(folder))
-    return TorchEngine("draft", EngineSettings(model=model, device="cpu", cache_tokens=512))
+    return TorchEngine("draft", EngineSettings(model=model, device="cpu", cache_tokens=512, torch=own))
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -97,6 +100,20 @@ async def test_loaded_layers_write_as_a_model_of_its_own_with_them_and_outlive_t
     assert await text(engine) == after
     await engine.load_layers(draft.folder / WEIGHTS)
     assert await text(engine) == before
+
+
+async def test_layers_of_a_model_that_is_not_fused_are_replaced_too(
+    draft: PrunedDraft, tmp_path: Path
+) -> None:
+    other = other_layers(draft, tmp_path / "other")
+    engine = engine_of(draft.folder, "module")
+    await engine.start()
+    try:
+        await engine.load_layers(other / WEIGHTS)
+        after = await text(engine)
+    finally:
+        await engine.close()
+    assert after == write(serve(other), EngineRequest(PROMPT, len(after))).tokens
 
 
 @one_loop

@@ -15,6 +15,7 @@ from reason_spec.engines.eagle_files import is_head
 from reason_spec.engines.generation import EngineRequest
 from reason_spec.engines.output import RequestOutput
 from reason_spec.engines.tokenizer import load_tokenizer
+from reason_spec.engines.torch import eagle_drafts
 from reason_spec.engines.torch.choice import TokenChoice
 from reason_spec.engines.torch.eagle_drafts import EagleDrafts
 from reason_spec.engines.torch.eagle_head import EagleHead
@@ -121,11 +122,16 @@ def test_drafts_do_not_change_the_tokens(
 
 
 @pytest.mark.usefixtures("always_worth_it")
-@pytest.mark.parametrize("draft_tree", ["greedy", "eagle2"])
+@pytest.mark.parametrize(("draft_tree", "chunk"), [("greedy", 512), ("eagle2", 512), ("greedy", 8)])
 def test_a_head_drafts_what_it_would_have_drafted_in_training(
-    target: tuple[str, Model], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, draft_tree: DraftTreeName
+    target: tuple[str, Model],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    draft_tree: DraftTreeName,
+    chunk: int,
 ) -> None:
     folder, model = target
+    monkeypatch.setattr(eagle_drafts, "_PREFILL_CHUNK", chunk)
     vocabulary = list(range(0, model.vocab_size, 2))
     student = made_head(folder, tmp_path / "head", vocabulary)
     head = EagleHead.load(tmp_path / "head")

@@ -220,6 +220,14 @@ async def test_a_model_that_cannot_be_served_is_named(
     await engine.close()
 
 
+async def test_cores_that_this_process_may_not_use_are_named(model_folder: Callable[[str], Path]) -> None:
+    settings = EngineSettings(model=str(model_folder("qwen3")), cores=(0, 4000))
+    engine = TorchEngine("draft", settings)
+    with pytest.raises(EngineError, match=r"cores \[4000\] cannot be used.*set `cores`"):
+        await engine.start()
+    await engine.close()
+
+
 async def test_a_slow_start_is_given_up(model_folder: Callable[[str], Path]) -> None:
     settings = EngineSettings(model=str(model_folder("qwen3")), start_timeout=0.2)
     engine = TorchEngine("draft", settings)

@@ -253,6 +253,21 @@ def test_requests_that_share_no_row_still_share_what_both_need(
     assert set(counting.times_run.values()) == {1}
 
 
+@pytest.mark.parametrize(("owner", "num_predictions"), [("ana", 6), ("ben", 2)])
+def test_only_texts_of_one_owner_get_predictions_from_each_others_prompts(
+    qwen: Served, expected: list[tuple[int, ...]], owner: str, num_predictions: int
+) -> None:
+    counting = Counting(qwen)
+    scheduler = Scheduler(counting, qwen.tokenizer, num_slots=2048, debug=True)
+    scheduler.submit(0, EngineRequest(Prefix(prompt(3), owner="ana"), LENGTH))
+    for _ in range(4):
+        scheduler.step()
+    scheduler.submit(1, EngineRequest(Prefix(prompt(3) + expected[3][:9], owner=owner), 2))
+    scheduler.step()
+    assert len(counting.layouts[-1].logits_entries) == num_predictions
+    drain(scheduler)
+
+
 def test_branches_of_one_problem_gather_their_common_prefix_once(qwen: Served) -> None:
     counting = Counting(qwen)
     scheduler = Scheduler(counting, qwen.tokenizer, num_slots=2048, debug=True)

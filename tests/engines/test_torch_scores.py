@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from reason_spec.engines.generation import EngineRequest, Score
+from reason_spec.engines.torch import scheduler as scheduler_module
 from reason_spec.engines.torch.scheduler import Scheduler
 from reason_spec.types import Prefix
 from tests.engines.tiny_models import (
@@ -68,6 +70,19 @@ def test_a_prefix_scored_again_is_not_run_again(qwen: Served) -> None:
         np.testing.assert_allclose(score.logprobs[0], exact[token], atol=2e-4)
     assert counting.times_run[prompt(3)] == 1
     assert counting.num_run == len(prompt(3)) + 3
+
+
+def test_only_scored_tokens_are_read_in_small_chunks(qwen: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scheduler_module, "_MAX_SCORE_LOGITS", 0)
+    counting = Counting(qwen)
+    scheduler = Scheduler(counting, qwen.tokenizer, num_slots=2048, prefill_chunk=64, debug=True)
+    text = tuple(range(100, 180))
+    scheduler.score(0, Prefix(text[:50]), text[50:])
+    score = drain(scheduler)[0]
+    assert isinstance(score, Score)
+    assert len(score.logprobs) == 30
+    # 49 tokens without predictions and 15 with, then 15 more.
+    assert [len(layout.tokens) for layout in counting.layouts] == [64, 15]
 
 
 def test_a_score_that_does_not_fit_says_why(qwen: Served) -> None:

@@ -8,6 +8,7 @@ no place before it, and none in the head's context.
 from __future__ import annotations
 
 from collections.abc import Sequence as SequenceOf
+from typing import Final
 
 import numpy as np
 import torch
@@ -18,12 +19,15 @@ from reason_spec.engines.torch.attention import ActivePass, KeyValueStore
 from reason_spec.engines.torch.eagle_head import EagleHead
 from reason_spec.engines.torch.generation import GenerationSequence
 from reason_spec.engines.torch.kv import PrefixTrie
-from reason_spec.engines.torch.layout import PassBuilder, PassLayout
+from reason_spec.engines.torch.layout import Chain, PassBuilder, PassLayout
 from reason_spec.engines.torch.model import Model
 from reason_spec.engines.torch.products import pack_linears
 from reason_spec.engines.torch.sublayers import prepare_sublayers
 from reason_spec.engines.torch.token_drafts import DraftLane
 from reason_spec.errors import EngineError
+
+_PREFILL_CHUNK: Final = 512
+"""Tokens of a text in one pass of the head: the mask of a row is quadratic in them."""
 
 
 class EagleDrafts:
@@ -77,6 +81,9 @@ class EagleDrafts:
         for lane in lanes:
             path = lane.sequence.path.slots
             start = self._first_missing(lane)
+            while len(path) - start >= _PREFILL_CHUNK:
+                self._prefill(lane, start)
+                start += _PREFILL_CHUNK
             chain, own = lane.chain(1, start)
             chains.append(chain)
             slots += own
@@ -94,6 +101,22 @@ class EagleDrafts:
         predicted = self._head.logits(hidden[last])
         logits = predicted.new_full((len(lanes), self._model.vocab_size), float("-inf"))
         return logits.index_copy_(1, self._tokens, predicted)
+
+    def _prefill(self, lane: DraftLane, start: int) -> None:
+        """Compute keys and values of the head for a chunk of the text."""
+        path, end = lane.sequence.path, start + _PREFILL_CHUNK
+        chain = Chain(
+            tokens=lane.sequence.tokens.values[start:end].tolist(),
+            context=path.slots[1:start],
+            prefix_key=lane.number,
+            num_logits=1,
+            group=lane.number,
+            shared_context=0,
+            in_order=path.in_order,
+        )
+        slots = path.slots[start:end].tolist()
+        self._hidden(PassBuilder().build([chain], slots), path.slots[start - 1 : end - 1].tolist())
+        self._is_computed[slots] = True
 
     def _first_missing(self, lane: DraftLane) -> int:
         """Return the first place that the head has not computed; the first of a text has none."""

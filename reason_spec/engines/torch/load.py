@@ -10,7 +10,7 @@ import torch
 
 from reason_spec.engines.machine import pick_device, pick_dtype
 from reason_spec.engines.model_files import not_loadable, read_config
-from reason_spec.engines.torch.attention import KeyValueStore, register_attention
+from reason_spec.engines.torch.attention import ATTENTION_NAME, KeyValueStore, register_attention
 from reason_spec.engines.torch.check import check_against_plain_forward
 from reason_spec.engines.torch.fused import FusedDecoder, can_fuse
 from reason_spec.engines.torch.model import Model
@@ -81,6 +81,8 @@ def replace_layers(model: Model, settings: EngineSettings, file: Path) -> None:
         if not bool(weight.isfinite().all()):
             raise EngineError(f"{str(file)!r}: {name} is not finite; train the draft again")
         own[name].data.copy_(weight)
+    # Modules are loaded with their own attention, which knows no slots.
+    module.set_attn_implementation(ATTENTION_NAME)
     model.module, model.fused = module, _fuse(settings, module, model.max_context)
     _make_fast(settings.model, model)
 

@@ -103,7 +103,9 @@ class PassPlanner:
             is_scoring = isinstance(sequence, ScoringSequence)
             allowed = 1 if sequence.num_pending == 1 else prefill_left
             if is_scoring:
-                allowed = min(prefill_left, self._score_chunk)
+                # Only from the first scored token on are there logits, which take the memory.
+                unscored = max(0, sequence.first_predicting - len(sequence.path))
+                allowed = min(prefill_left, unscored + self._score_chunk)
             num_text = min(sequence.num_pending, allowed)
             if num_text == 0:
                 continue
@@ -142,7 +144,9 @@ class PassPlanner:
             length = len(other.tokens)
             is_near = 0 < len(sequence.tokens) - length <= self._score_chunk
             generates = is_near and isinstance(other, GenerationSequence)
-            if generates and sequence.tokens.num_shared(other.tokens) == length:
+            # Another owner's sequence has a tree of its own.
+            is_own = other.path.root is sequence.path.root
+            if generates and is_own and sequence.tokens.num_shared(other.tokens) == length:
                 first = min(first, length - 1)
         return first
 

@@ -239,8 +239,13 @@ class WorkerEngine(Engine):
 
         From its next pass on it computes with one thread for each core.
         """
-        self._cores = cores
-        await self._call(SetCores(self._pending.next_number(), cores))
+        before, self._cores = self._cores, cores
+        try:
+            await self._call(SetCores(self._pending.next_number(), cores))
+        except EngineError:
+            # Restarted, it is where the caller believes it to be.
+            self._cores = before
+            raise
 
     # --- the pipe ----------------------------------------------------------------------------------
 

@@ -235,6 +235,9 @@ def _pin(cores: tuple[int, ...] | None) -> tuple[int, ...]:
     """Bind all threads of this process to cores, None for all it started with; return the cores.
 
     Platforms without affinity (macOS) use the number of cores only.
+
+    Raises:
+        EngineError: this process may not use one of the cores.
     """
     global _all_cores
     if not hasattr(os, "sched_setaffinity"):
@@ -242,6 +245,11 @@ def _pin(cores: tuple[int, ...] | None) -> tuple[int, ...]:
     if _all_cores is None:
         _all_cores = tuple(sorted(os.sched_getaffinity(0)))
     chosen = cores or _all_cores
+    if missing := sorted(set(chosen) - set(_all_cores)):
+        raise EngineError(
+            f"cores {missing} cannot be used: this process may use {list(_all_cores)}; set `cores` to some "
+            "of those, or leave it out"
+        )
     tasks = Path("/proc/self/task")
     threads = [int(task.name) for task in tasks.iterdir()] if tasks.is_dir() else [0]
     for thread in threads:

@@ -118,7 +118,9 @@ class Supervisor:
     async def close(self) -> None:
         """End the worker. May be called twice."""
         self.closing = True
-        is_late = self._is_returning or self._pulse.silence is not None
+        is_loading = self._ready is not None and not self._ready.done()
+        # A worker that loads its model reads no message.
+        is_late = is_loading or self._is_returning or self._pulse.silence is not None
         if self._returning is not None:
             self._returning.cancel()
             await asyncio.wait({self._returning})
