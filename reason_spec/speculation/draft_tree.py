@@ -154,7 +154,11 @@ def united(sources: Sequence[Source], budget: int, least: float, most: int, leas
 
 
 def combined(offers: Sequence[NextTokens]) -> dict[int, float]:
-    """Return the chance of each token that one of several sources offers; they sum to 1 at most."""
+    """Return the chance of each token that one of several sources offers.
+
+    They sum to 1 at most where those of each source do; corrected chances may not, and a source that comes
+    after a sum of 1 has no share.
+    """
     shares: dict[int, float] = {}
     for offer in sorted(offers, key=lambda offer: offer.highest, reverse=True):
         left = max(0.0, 1.0 - sum(shares.values()))

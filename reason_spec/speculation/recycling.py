@@ -23,9 +23,8 @@ WIDTH: Final = 8
 MAX_CONTEXTS: Final = 1 << 14
 """Contexts whose next tokens are kept; the least recently seen go first."""
 
-
-MAX_SIBLING_TABLES: Final = 64
-"""Problems whose samples draft for each other; the least recently asked go first."""
+MAX_SIBLING_TABLES: Final = 16
+"""Problems whose samples draft for each other, up to 15 MB each; the least recently asked go first."""
 
 
 class RecycledTokens:

@@ -25,8 +25,9 @@ ATTENTION_NAME = "reason_spec_slots"
 class KeyValueStore:
     """Keys and values of all layers, [slots + 1, key-value heads, head size] for each layer.
 
-    The last slot stays zero, for padded columns. Tensors are allocated at a layer's first pass, which is the
-    check at the start, so a lack of memory shows before requests are served.
+    The last slot stays zero, for padded columns. Tensors are allocated at a layer's first pass. Of a target
+    that is the check at the start, so a lack of memory shows before requests are served; of a head it is its
+    first draft.
     """
 
     def __init__(self, num_slots: int) -> None:

@@ -38,6 +38,8 @@ from reason_spec.types import Prefix, Usage
 
 _MAX_SCORE_LOGITS = 1 << 24
 """The most logits of a pass that a score reads: 64 MB in float32."""
+_MAX_DRAFT_RATES = 64
+"""Scopes whose rates are kept; each may hold recycled predictions of up to 15 MB."""
 _COMPILING_SECONDS = 0.005
 """How long a step waits for a constraint. Cancellations take effect after it."""
 
@@ -133,7 +135,7 @@ class Scheduler:
             self._runner.max_context,
             self._earlier,
             TokenChoice(request, compiling),
-            entry_of(self._draft_rates, request.cache_key, lambda: DraftRates(self._runner.vocab_size)),
+            self._rates_of(request),
             self._cached,
             self._siblings_of(request),
         )
@@ -227,6 +229,12 @@ class Scheduler:
         sequence.error = self._refusal(sequence, num_needed)
         if not sequence.finished:
             self._admission.waiting.add(sequence)
+
+    def _rates_of(self, request: EngineRequest) -> DraftRates:
+        def make() -> DraftRates:
+            return DraftRates(self._runner.vocab_size)
+
+        return entry_of(self._draft_rates, request.cache_key, make, most=_MAX_DRAFT_RATES)
 
     def _siblings_of(self, request: EngineRequest) -> RecycledTokens | None:
         if not request.siblings:

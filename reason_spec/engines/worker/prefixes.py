@@ -1,8 +1,8 @@
 """Prefixes on both sides of the pipe: a node that was sent once is named by its number.
 
 The text of an answer is a chain of `Prefix` nodes, and each request adds a node at its end. So a message with
-a prefix (`Submit`, `SubmitScore`) holds new tokens only, whatever the length of the text. The other messages
-never hold a prefix: hints and text updates hold new tokens, all else numbers.
+a prefix (`Submit`, `SubmitScore`) holds new tokens only, whatever the length of the text. Of the
+other messages only `EvictFirst`, at the end of a session, holds a whole prefix.
 """
 
 from __future__ import annotations
