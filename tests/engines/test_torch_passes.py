@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from reason_spec.engines.generation import EngineRequest, GenerationResult, Hint
 from reason_spec.engines.tokenizer import HuggingFaceTokenizer
+from reason_spec.engines.torch.layout import Chain, PassBuilder
 from reason_spec.engines.torch.predictions import KeptPredictions, Predictions
 from reason_spec.engines.torch.scheduler import Scheduler
 from reason_spec.segment import Boundary
@@ -281,6 +282,27 @@ def test_branches_of_one_problem_gather_their_common_prefix_once(qwen: Served) -
     (block,) = last.blocks
     (row,) = block.rows
     assert len(row.columns) == len(set(row.columns)) < len(trunk) + 3 * 6
+
+
+def test_a_tree_of_drafts_is_one_row_also_where_its_text_has_outgrown_its_group() -> None:
+    def chain(tokens: list[int], length: int, key: int) -> Chain:
+        return Chain(tokens, np.arange(length), key, len(tokens), 0, 10)
+
+    tree = [chain([1, 2, 3], 100, 1), chain([1, 4], 100, 1), chain([1, 2, 5], 100, 1)]
+    layout = PassBuilder().build([*tree, chain([6], 101, 2)], range(200, 210))
+    rows = [row for block in layout.blocks for row in block.rows]
+    assert sorted((row.num_entries, row.num_columns) for row in rows) == [(1, 102), (5, 105)]
+    of_tree = max(rows, key=lambda row: row.num_entries)
+    assert of_tree.mask is not None
+    assert of_tree.mask[:, :100].all()
+    # 1, then 2 and 3 after it, 4 after 1, 5 after 2.
+    assert [np.flatnonzero(row).tolist() for row in of_tree.mask[:, 100:]] == [
+        [0],
+        [0, 1],
+        [0, 1, 2],
+        [0, 3],
+        [0, 1, 4],
+    ]
 
 
 def test_a_long_prompt_is_run_in_chunks_beside_others(qwen: Served) -> None:

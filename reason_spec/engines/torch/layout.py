@@ -11,7 +11,7 @@ rows: a layer stores all new keys and values before it attends, so an entry of a
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -262,8 +262,19 @@ def _rows_of(chains: Sequence[Chain]) -> list[list[Chain]]:
         if shared >= _MIN_SHARED_PART * longest:
             rows.append(members)
         else:
-            rows.extend([member] for member in members)
+            rows.extend(_with_one_context(members))
     return rows
+
+
+def _with_one_context(chains: Sequence[Chain]) -> Iterator[list[Chain]]:
+    """Yield the chains by context: those of a tree of drafts, which continue one text, gather it once."""
+    same: dict[int, list[Chain]] = {}
+    for chain in chains:
+        same.setdefault(chain.prefix_key, []).append(chain)
+    for members in same.values():
+        for member in members:
+            member.shared_context = len(member.context)
+        yield members
 
 
 def _blocks_of(rows: list[Row]) -> list[Block]:
