@@ -155,5 +155,5 @@ async def test_an_answer_ends_where_the_context_is_full_under_every_strategy(roo
 
 async def test_a_prompt_that_fills_the_context_is_refused() -> None:
     async with make(target=ScriptedEngine("target", StoryScript(1), max_context=2)) as accelerator:
-        with pytest.raises(EngineError, match="fills the context"):
+        with pytest.raises(EngineError, match="leaves no room for an answer"):
             await accelerator.answer("question", strategy="lookahead")

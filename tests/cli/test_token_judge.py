@@ -16,8 +16,7 @@ def test_labels_are_kept_and_a_second_run_goes_on(tmp_path: Path, monkeypatch: p
     monkeypatch.chdir(tmp_path)
     assert "Give more problems" in fail(*TRAIN, "--generate", "2")
     before = Path("judge/labels.jsonl").read_text()
-    about, *lines = map(json.loads, before.splitlines())
-    assert set(about) == {"about"}
+    lines = [json.loads(line) for line in before.splitlines()]
     assert len(lines) == 2
     for line in lines:
         drafts = line["drafts"]
