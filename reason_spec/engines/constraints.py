@@ -22,8 +22,8 @@ from reason_spec.errors import ConstraintError
 from reason_spec.types import Constraint
 
 CHECK_SECONDS: Final = 10.0
-_POLL_SECONDS: Final = 0.05
 """The most seconds to compile a constraint."""
+_POLL_SECONDS: Final = 0.05
 _LIMITS: Final = {
     "initial_lexer_fuel": 200_000,
     "max_lexer_states": 20_000,

@@ -24,7 +24,7 @@ def test_labels_are_kept_and_a_second_run_goes_on(tmp_path: Path, monkeypatch: p
         assert all(drafts["answer"][place] != drafts["drafted"][place] for place, _ in drafts["labels"])
     fail(*TRAIN, "--generate", "3")
     assert Path("judge/labels.jsonl").read_text().startswith(before)
-    assert "other models or settings" in fail(*TRAIN, "--generate", "3", "--prompt", "boxed")
+    assert "holds labels with other" in fail(*TRAIN, "--generate", "3", "--prompt", "boxed")
 
 
 def test_problems_without_answers_and_no_files_are_refused_before_anything_is_loaded(

@@ -175,6 +175,12 @@ async def test_all_threads_move_to_the_cores_they_are_given(engine: TorchEngine)
         await engine.set_cores(cores)
         await engine.submit(EngineRequest(PROMPT, 4)).result()
         assert all(found == expected for found in cores_of_threads())
+    with pytest.raises(EngineError, match=r"cores \[4000\] cannot be used"):
+        await engine.set_cores((0, 4000))
+    # Its threads are where they were, and so they are after a restart.
+    await engine.submit(EngineRequest(PROMPT, 4)).result()
+    assert all(found == everywhere for found in cores_of_threads())
+    assert engine._cores is None
 
 
 async def test_the_engines_side_keeps_its_environment(engine: TorchEngine) -> None:

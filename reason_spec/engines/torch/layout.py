@@ -1,9 +1,9 @@
 """The layout of one pass: which tokens are run, and which keys each of them sees.
 
 All new tokens of a pass form one flat sequence, so the linear layers need no padding. Attention works on
-rows. A row holds one request, or several that share most of their prefix (branches of one problem): their
-common context is gathered once, and a mask restricts each branch to its own text. Rows of similar shape are
-padded to a block, which is one attention call a layer.
+rows. A row holds one request with its drafts, or several that share most of their prefix (branches of one
+problem): their common context is gathered once, and a mask restricts each branch to its own text. Rows of
+similar shape are padded to a block, which is one attention call a layer.
 
 Tokens of a row form a forest. Requests with the same token after the same prefix share its entry, also across
 rows: a layer stores all new keys and values before it attends, so an entry of an earlier row is context.

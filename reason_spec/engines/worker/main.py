@@ -193,8 +193,7 @@ class _Worker:
             case EvictFirst(owner, tokens):
                 self._loop.evict_first(owner, tokens)
             case SetCores(number, cores):
-                self._set_cores(cores)
-                self._send(Reply(number))
+                self._send(Reply(number, error=self._set_cores(cores)))
             case LoadLayers(number, file):
                 self._send(Reply(number, error=self._replace_layers(file)))
             case Shutdown():
@@ -202,10 +201,15 @@ class _Worker:
             case _:
                 raise AssertionError(f"unexpected message {message!r}")
 
-    def _set_cores(self, cores: tuple[int, ...] | None) -> None:
-        num_threads = len(_pin(cores))
+    def _set_cores(self, cores: tuple[int, ...] | None) -> str | None:
+        """Return why the worker stays on its cores, or None."""
+        try:
+            num_threads = len(_pin(cores))
+        except EngineError as error:
+            return str(error)
         self._loop.set_num_threads(num_threads)
         self._loop.pass_times.num_threads = num_threads
+        return None
 
     def _replace_layers(self, file: Path) -> str | None:
         """Return why the layers stay as they were, or None."""
