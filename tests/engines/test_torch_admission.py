@@ -11,6 +11,7 @@ from reason_spec.engines.generation import EngineRequest, GenerationResult
 from reason_spec.engines.torch.layout import PassLayout
 from reason_spec.engines.torch.scheduler import Scheduler
 from reason_spec.speculation.draft_calibration import MAX_CACHE_KEYS
+from reason_spec.speculation.draft_tree import NextTokens
 from reason_spec.types import Prefix
 from tests.engines.tiny_models import (
     LENGTH,
@@ -97,16 +98,22 @@ def test_a_request_that_became_certain_goes_before_what_is_speculative(qwen: Ser
 
 def test_how_often_hints_are_right_is_kept_for_the_accounts_used_last(qwen: Served) -> None:
     scheduler = qwen.scheduler()
+    predicted = NextTokens((7,), (0.5,))
     for number in range(2000):
         for place, cache_key in enumerate((("regular", ""), (f"tenant {number}", ""))):
             scheduler.submit(2 * number + place, EngineRequest(Prefix(prompt(3)), 5, cache_key=cache_key))
         scheduler.cancel_all()
         drain(scheduler)
+        scheduler._draft_rates[f"tenant {number}", ""].tables["recycling"].learn((1, 2), predicted)
         if number == 0:
             regular = scheduler._draft_rates["regular", ""]
+            regular.tables["recycling"].learn((1, 2), predicted)
     assert len(scheduler._draft_rates) == MAX_CACHE_KEYS
     assert scheduler._draft_rates["regular", ""] is regular
     assert ("tenant 1999", "") in scheduler._draft_rates
+    with_predictions = [rates for rates in scheduler._draft_rates.values() if len(rates.tables["recycling"])]
+    assert len(with_predictions) == 64
+    assert regular in with_predictions
 
 
 @pytest.mark.parametrize(

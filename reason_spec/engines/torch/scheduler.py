@@ -6,6 +6,7 @@ import time
 from collections.abc import Sequence as SequenceOf
 from concurrent.futures import FIRST_COMPLETED, wait
 from dataclasses import replace
+from itertools import islice
 from typing import Protocol
 
 import torch
@@ -38,8 +39,8 @@ from reason_spec.types import Prefix, Usage
 
 _MAX_SCORE_LOGITS = 1 << 24
 """The most logits of a pass that a score reads: 64 MB in float32."""
-_MAX_DRAFT_RATES = 64
-"""Scopes whose rates are kept; each may hold recycled predictions of up to 15 MB."""
+_MAX_RECYCLING_SCOPES = 64
+"""Scopes whose recycled predictions are kept, up to 15 MB each; their rates are kept longer."""
 _COMPILING_SECONDS = 0.005
 """How long a step waits for a constraint. Cancellations take effect after it."""
 
@@ -234,7 +235,11 @@ class Scheduler:
         def make() -> DraftRates:
             return DraftRates(self._runner.vocab_size)
 
-        return entry_of(self._draft_rates, request.cache_key, make, most=_MAX_DRAFT_RATES)
+        rates = entry_of(self._draft_rates, request.cache_key, make)
+        last = _MAX_RECYCLING_SCOPES
+        for left_out in islice(reversed(self._draft_rates.values()), last, last + 1):
+            left_out.forget_predictions()
+        return rates
 
     def _siblings_of(self, request: EngineRequest) -> RecycledTokens | None:
         if not request.siblings:

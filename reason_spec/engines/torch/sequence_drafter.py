@@ -52,6 +52,11 @@ class DraftRates:
         self.recycled = DraftCalibration()
         self.by_siblings = DraftCalibration()
         self.by_rank = RankRates()
+        self.tables: dict[str, RecycledTokens] = {}
+        self.forget_predictions()
+
+    def forget_predictions(self) -> None:
+        """Drop the recycled predictions, which take far more memory than the rates."""
         self.tables = {
             "recycling": RecycledTokens((2, 1)),
             "stand": RecycledTokens((4, 3, 2), averages=True),
