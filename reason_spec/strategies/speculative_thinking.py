@@ -75,9 +75,8 @@ class SpeculativeThinking(RoutedStrategy):
         """Return the sentence to insert; None without room for a token after it, or if it holds a stop."""
         text, tokenizer = self.settings.cues.reminder, self.target.tokenizer
         tokens = tokenizer.encode(text)
-        room = min(left.max_tokens, self.target.max_context - len(left.target_prompt))
         stopped = StopScanner(left.stops, left.stop_context(left.text_before)).feed(text) is not None
-        if stopped or len(tokens) >= room:
+        if stopped or len(tokens) >= left.max_tokens:
             return None
         # It is begun and not ended: the target's next tokens belong to the same line.
         return Step(text, tokens, "inserted", "length", tokenizer.tokenizer_id)

@@ -78,9 +78,8 @@ class Ssr(RoutedStrategy):
         text = f"{direction}\n\n"
         tokenizer = self.target.tokenizer
         tokens = tokenizer.encode(text)
-        room = min(request.max_tokens, self.target.max_context - len(request.target_prompt))
         stopped = StopScanner(request.stops, request.stop_context(request.text_before)).feed(text) is not None
-        if stopped or len(tokens) >= room:
+        if stopped or len(tokens) >= request.max_tokens:
             return None
         return Step(text, tokens, "inserted", "length", tokenizer.tokenizer_id)
 

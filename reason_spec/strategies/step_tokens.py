@@ -15,8 +15,7 @@ from reason_spec.types import Origin, Step
 def step_from_result(result: GenerationResult, origin: Origin, engine: Engine) -> Step:
     """Turn a finished generation of ``engine`` into a step; one that was cut ends with a whole character."""
     text, tokens, logprobs = result.text, result.tokens, result.logprobs
-    if result.finish == "length" and ends_within_character(tokens, engine.tokenizer):
-        count = num_whole(tokens, engine.tokenizer)
+    if result.finish == "length" and (count := num_whole(tokens, engine.tokenizer)) < len(tokens):
         tokens, logprobs = tokens[:count], logprobs[:count]
         text = engine.tokenizer.decode(tokens)
     return Step(

@@ -111,7 +111,7 @@ class LimitedThinking:
         self._monitor: ThinkingMonitor | None = None
         if limit.monitor is not None:
             self._monitor = limit.monitor(self.left, target, draft, recorder)
-        room = min(self.left.max_tokens, target.max_context - len(self.left.target_prompt))
+        room = self.left.max_tokens
         room_without_tags = room - len(self._tokenizer.encode(limit.closing))
         self._can_close = room_without_tags > 0
         if self._can_close:
