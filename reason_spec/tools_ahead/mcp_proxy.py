@@ -243,7 +243,9 @@ class McpProxy:
             result, age = done.result()
             meta = {**(result.get("_meta") or {}), RAN_AHEAD: {"age_seconds": round(age, 3)}}
             self._answer(identity, result={**result, "_meta": meta})
-        except Exception:
+        except Exception as error:
+            # Whatever is wrong with the result, the client must get an answer: the server's own.
+            self._log(f"not used: {call.key}: {error}")
             if self._failure is not None:
                 self._answer(identity, error=self._failure)
             else:

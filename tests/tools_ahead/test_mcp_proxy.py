@@ -13,6 +13,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from reason_spec.tools_ahead.calls import Call
@@ -324,4 +325,6 @@ async def test_a_child_that_keeps_the_servers_output_open_does_not_keep_the_prox
     script = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {child!r}])"
     async with relayed(script, shop_model) as (_, _, written):
         await until(lambda: bool(written))
-    os.kill(int(written[0]), signal.SIGKILL)
+    child_pid = int(written[0])
+    assert psutil.pid_exists(child_pid), "the proxy has waited for the child"
+    os.kill(child_pid, signal.SIGKILL)
