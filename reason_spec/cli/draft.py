@@ -9,7 +9,6 @@ from typing import Annotated
 
 import typer
 
-from reason_spec.cli.command import run_interruptible
 from reason_spec.cli.flags import GENERATE_FLAGS, PROBLEM_FLAGS, Flags, takes_flags
 from reason_spec.cli.options import (
     FreshOption,
@@ -108,12 +107,7 @@ def draft_train(
         fresh,
     )
     screen = Screen(quiet=quiet, as_json=as_json)
-    draft_screens.prepare(output, fresh=fresh)
-    texts = run_interruptible(draft_screens.collect_texts(settings, chosen, options, output, screen))
-    if not hours:
-        draft_screens.report_answers(texts, output, screen)
-        return
-    draft_screens.train_draft(settings, texts, options, output, screen)
+    draft_screens.make_draft(settings, chosen, options, output, screen)
 
 
 @draft_app.command(

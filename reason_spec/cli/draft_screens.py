@@ -8,6 +8,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+from reason_spec.cli.command import run_interruptible
 from reason_spec.cli.screen import Screen
 from reason_spec.engines.machine import pick_device
 from reason_spec.engines.model_files import resolve_model
@@ -60,6 +61,20 @@ def parse_layers(text: str) -> int | tuple[int, ...]:
     return numbers
 
 
+def make_draft(
+    settings: Settings, sources: Sources, options: TrainOptions, output: Path, screen: Screen
+) -> None:
+    """Let the target answer the problems, then train on the answers; in 0 hours nothing is trained."""
+    prepare(output, fresh=options.fresh)
+    texts = run_interruptible(collect_texts(settings, sources, options, output, screen))
+    if options.seconds:
+        train_draft(settings, texts, options, output, screen)
+    elif screen.as_json:
+        screen.write_json({"output": str(output), "num_answers": len(texts)})
+    else:
+        screen.print(f"{counted(len(texts), 'answer')} in {output / ANSWERS}; train on them with --hours")
+
+
 async def collect_texts(
     settings: Settings, sources: Sources, options: TrainOptions, output: Path, screen: Screen
 ) -> list[TrainingText]:
@@ -75,14 +90,6 @@ async def collect_texts(
         samples=options.samples,
         fresh=options.fresh,
     )
-
-
-def report_answers(texts: Sequence[TrainingText], output: Path, screen: Screen) -> None:
-    """Print where the answers are, for a command that trains nothing yet."""
-    if screen.as_json:
-        screen.write_json({"output": str(output), "num_answers": len(texts)})
-    else:
-        screen.print(f"{counted(len(texts), 'answer')} in {output / ANSWERS}; train on them with --hours")
 
 
 def prepare(output: Path, *, fresh: bool) -> None:
