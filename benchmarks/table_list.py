@@ -281,6 +281,7 @@ TABLES: Final[dict[str, Table]] = {
             *_REAL[1:6],
             _REAL[7],
             Column("draft tokens", text("num_draft_tokens")),
+            Column("cores of the target", text("num_cores")),
         ),
     ),
     "real_padded": Table("speed", [Part("real_padded")], plain(*_REAL, order=baseline_first)),
