@@ -52,6 +52,10 @@ def passes_of(solution: Solution) -> int:
     return solution.recorder.target_usage.num_passes
 
 
+def draft_passes_of(solution: Solution) -> int:
+    return solution.recorder.draft_usage.num_passes
+
+
 def under(
     running: SyncAccelerator, settings: Settings, question: str, **options: Unpack[RequestOptions]
 ) -> Solution:
@@ -76,7 +80,10 @@ def test_warm_answers_are_the_targets_own_in_fewer_passes(
     other = under(running, settings, changed, strategy=strategy, scope=scope)
     assert tokens_of(cold) == tokens_of(warm) == tokens_of(alone)
     assert tokens_of(other) == tokens_of(expected)
-    assert passes_of(warm) < passes_of(cold) <= passes_of(alone)
+    assert max(passes_of(warm), passes_of(cold)) <= passes_of(alone)
+    # How many passes the target takes under lookahead depends on when the drafted steps arrive.
+    counted = draft_passes_of if strategy == "lookahead" else passes_of
+    assert counted(warm) < counted(cold)
     assert (len(warm.recorder.cache_verdicts) > 0) == (strategy == "lookahead")
 
 
@@ -103,7 +110,8 @@ def test_what_was_learnt_is_there_after_a_restart(tmp_path: Path) -> None:
             accelerator.answer(QUESTIONS[2], scope="compared")
     cold, warm = solutions
     assert tokens_of(cold) == tokens_of(warm)
-    assert passes_of(warm) < passes_of(cold)
+    # The target's passes depend on when the drafted steps arrive; what is known is not drafted at all.
+    assert draft_passes_of(warm) < draft_passes_of(cold) / 2
     assert any(step.origin == "cache" for step in warm.steps)
     assert not any(step.origin == "cache" for step in cold.steps)
     with SyncAccelerator.from_settings(settings) as accelerator:
