@@ -17,13 +17,14 @@ import argparse
 import asyncio
 import statistics
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from arms import Arm, Ours, Run, Transformers, settings_of, time_rows, write_rows
+from grades import Grades, grade
 from models import Models, Task, add_models_arguments, models_of, needs_draft
 
 from reason_spec.accelerator import Accelerator
@@ -82,42 +83,6 @@ class Row:
     depth: float | None
     c: float | None
     pass_ms: dict[int, float]
-
-
-async def solve_many(
-    ours: Ours,
-    settings: Settings,
-    chosen: Sequence[tuple[int, Task]],
-    at_once: int,
-    done: Callable[[int, Run], None],
-) -> None:
-    """Solve numbered problems, ``at_once`` at a time, and call ``done`` for each."""
-    await ours.prepare(settings)
-    places = asyncio.Semaphore(at_once)
-    num_done = 0
-
-    async def solve(index: int, problem: Task) -> None:
-        nonlocal num_done
-        async with places:
-            done(index, await ours.solve(settings, problem, index))
-        num_done += 1
-        sys.stderr.write(f"\r{settings.strategy.name}: {num_done} of {len(chosen)} problems graded")
-
-    await asyncio.gather(*(solve(index, problem) for index, problem in chosen))
-    if chosen:
-        sys.stderr.write("\n")
-
-
-async def measure_accuracy(
-    ours: Ours, settings: Settings, chosen: Sequence[Task], at_once: int
-) -> list[bool]:
-    """Return which problems come out right, in their order."""
-    right: dict[int, bool] = {}
-    numbered = list(enumerate(chosen))
-    await solve_many(
-        ours, settings, numbered, at_once, lambda index, run: right.__setitem__(index, run.right)
-    )
-    return [right[index] for index, _ in numbered]
 
 
 def row_of(
@@ -212,9 +177,11 @@ async def measure(
         accuracies: dict[tuple[str, float], list[bool]] = {}
         for name, temperature in settings:
             if problems_graded and name in ("autoregressive", *LOSSY):
-                accuracies[name, temperature] = await measure_accuracy(
-                    ours, settings[name, temperature], chosen[:problems_graded], at_once
-                )
+                own_settings = settings[name, temperature]
+                grades = Grades(None)
+                key = grades.key(own_settings, seed)
+                graded = await grade(ours, own_settings, chosen[:problems_graded], at_once, grades, key)
+                accuracies[name, temperature] = [problem.right for problem in graded.values()]
     baselines = {arm.temperature: arm for arm in arms if arm.name == "autoregressive"}
     return [row_of(arm, baselines[arm.temperature], accuracies, ours.costs) for arm in arms]
 

@@ -20,18 +20,17 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import hashlib
-import json
 import statistics
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from arms import Arm, Ours, Run, cpu_seconds_of_engines, settings_of, time_rows, write_rows
-from embedded import parser_of, solve_many
+from embedded import parser_of
+from grades import Graded, Grades, grade
 from models import Models, Task, models_of, needs_draft
 
 from reason_spec.accelerator import Accelerator
@@ -102,63 +101,6 @@ ROWS: tuple[tuple[str, str, dict[str, Any]], ...] = (
 )
 """Name, strategy and settings of each row. The number is the threshold of its verifier, router or rule."""
 EXACT = (BASELINE, "speculative")
-PATIENCE = 600.0
-"""Deadline of a verdict where only the text counts."""
-
-
-@dataclass(frozen=True, slots=True)
-class Graded:
-    """One row on one problem: was it right, and what did the target have to do for it?"""
-
-    right: bool
-    num_tokens: int
-    target_tokens: int
-    scored_tokens: int
-    passes: int
-    prefilled_tokens: int | None = None
-    """None in files of earlier versions."""
-
-    @classmethod
-    def of(cls, run: Run) -> Graded:
-        assert run.solution is not None
-        usage = run.solution.recorder.target_usage
-        return cls(
-            run.right,
-            run.num_tokens,
-            usage.num_generated_tokens,
-            usage.num_scored_tokens,
-            usage.num_passes,
-            usage.num_prefilled_tokens,
-        )
-
-
-class Grades:
-    """Grades by row and number of the problem, stored in a file if one is given."""
-
-    def __init__(self, file: Path | None) -> None:
-        self._file = file
-        self._known: dict[str, dict[int, Graded]] = {}
-        if file is not None and file.exists():
-            for line in file.read_text().splitlines():
-                record = json.loads(line)
-                own = self._known.setdefault(record["key"], {})
-                own[record["problem"]] = Graded(**record["graded"])
-
-    @staticmethod
-    def key(settings: Settings, problems: int | str) -> str:
-        """Return a key of the problems (their seed or name) and all settings that affect a row's text."""
-        key = json.dumps([settings.model_dump(mode="json", exclude_defaults=True), problems], sort_keys=True)
-        return hashlib.sha256(key.encode()).hexdigest()[:16]
-
-    def add(self, key: str, problem: int, graded: Graded) -> None:
-        self._known.setdefault(key, {})[problem] = graded
-        if self._file is not None:
-            record = {"key": key, "problem": problem, "graded": asdict(graded)}
-            with self._file.open("a") as lines:
-                lines.write(json.dumps(record) + "\n")
-
-    def of(self, key: str) -> dict[int, Graded]:
-        return self._known.get(key, {})
 
 
 @dataclass(frozen=True, slots=True)
@@ -324,24 +266,6 @@ def arms_of(
     return arms, settings
 
 
-async def grade(
-    ours: Ours, settings: Settings, chosen: Sequence[Task], options: argparse.Namespace, grades: Grades
-) -> dict[int, Graded]:
-    """Grade what was not graded yet, and return all of a row's problems by number."""
-    key = grades.key(settings, options.models if options.models == "real" else options.seed)
-    if options.as_graded:
-        return grades.of(key)
-    # With many problems at once verdicts wait for each other: what counts here is what they say.
-    patient = settings.verifier.model_copy(update={"deadline": PATIENCE})
-    settings = settings.model_copy(update={"verifier": patient})
-    left = [(i, problem) for i, problem in enumerate(chosen) if i not in grades.of(key)]
-    if left:
-        await solve_many(
-            ours, settings, left, options.at_once, lambda i, run: grades.add(key, i, Graded.of(run))
-        )
-    return {i: grades.of(key)[i] for i in range(len(chosen))}
-
-
 async def measure(options: argparse.Namespace) -> list[Row]:
     models = models_of(options)
     chosen = models.tasks(max(options.problems, options.accuracy), options.seed)
@@ -360,7 +284,12 @@ async def measure(options: argparse.Namespace) -> list[Row]:
         graded: dict[str, dict[int, Graded]] = {}
         for name, row_settings in settings.items():
             if options.accuracy and (name == BASELINE or name not in EXACT):
-                graded[name] = await grade(ours, row_settings, chosen[: options.accuracy], options, grades)
+                key = grades.key(row_settings, options.models if options.models == "real" else options.seed)
+                if options.as_graded:
+                    graded[name] = grades.of(key)
+                    continue
+                problems = chosen[: options.accuracy]
+                graded[name] = await grade(ours, row_settings, problems, options.at_once, grades, key)
     measured = [arm for arm in arms if arm.runs or arm.name in graded]
     return [row_of(arm, arms[0], graded) for arm in measured]
 

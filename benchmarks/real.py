@@ -2,7 +2,7 @@
 
     python benchmarks/real.py --draft DIR [--engine torch|vllm] [--target MODEL] [--head DIR]
         [--problems 60] [--problems-file FILE] [--accuracy N] [--temperatures 0 0.6] [--json [FILE]]
-        [--set NAME=VALUE ...]
+        [--grades FILE] [--set NAME=VALUE ...]
 
 ``--engine torch`` runs our rows on the torch engine, and ``generate`` of transformers: alone, with the draft
 as its assistant model, and with its prompt lookup. ``--engine vllm`` runs in the environment of ``make cpu``:
@@ -40,7 +40,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from arms import Arm, time_rows, token_seconds, write_measured
-from embedded import measure_accuracy
+from grades import Grades, grade
 from models import Task
 from real_engines import add_engine_arguments
 from real_rows import LOSSY, ROWS, TRANSFORMERS, Bench, open_bench, wanted_rows
@@ -213,11 +213,14 @@ async def measure(options: argparse.Namespace) -> list[Row]:
             bench = await open_bench(wanted_rows(options), options, chosen, stack)
             await time_rows(bench.arms, chosen[: options.problems], options.seed)
             accuracies: dict[tuple[str, float], list[bool]] = {}
+            grades = Grades(options.grades)
             for (name, temperature), settings in bench.settings.items():
                 if options.accuracy and name in (BASELINE, *LOSSY):
-                    accuracies[name, temperature] = await measure_accuracy(
-                        bench.opened[name].ours, settings, chosen[: options.accuracy], options.at_once
-                    )
+                    key = grades.key(settings, str(options.problems_file or REAL_SAMPLE_PATH.name))
+                    problems = chosen[: options.accuracy]
+                    ours = bench.opened[name].ours
+                    graded = await grade(ours, settings, problems, options.at_once, grades, key)
+                    accuracies[name, temperature] = [problem.right for problem in graded.values()]
     baselines = {arm.temperature: arm for arm in bench.arms if arm.name == BASELINE}
     return [row_of(arm, baselines[arm.temperature], accuracies, bench, options) for arm in bench.arms]
 
@@ -234,6 +237,9 @@ def parse() -> argparse.Namespace:
     )
     parser.add_argument("--accuracy", type=int, default=0, help="problems for accuracy (default: none)")
     parser.add_argument("--max-tokens", type=int, default=512)
+    parser.add_argument(
+        "--grades", type=Path, help="keep what was graded in this file: a stopped run goes on"
+    )
     parser.add_argument("--at-once", type=int, default=16, help="problems solved together for accuracy")
     parser.add_argument("--rows", nargs="+", metavar="NAME", help="only these rows, beside autoregressive")
     parser.add_argument(
