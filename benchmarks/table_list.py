@@ -274,7 +274,13 @@ TABLES: Final[dict[str, Table]] = {
     ),
     "real_vllm": Table(
         "speed",
-        [Part("real_best_t0"), Part("real_vllm_t0"), Part("real_vllm_t06")],
+        [
+            Part("real_best_t0"),
+            Part("real_best_t06"),
+            Part("real_vllm_t0"),
+            Part("real_vllm_t06"),
+            Part("real_vllm_model", ("model", "both:exact", "hybrid")),
+        ],
         plain(
             _REAL[0],
             Column("T", number("temperature", 1)),
