@@ -17,7 +17,7 @@ import psutil
 from models import Task
 
 from reason_spec.accelerator import Accelerator, Generator, Solution
-from reason_spec.accelerator.load import with_new_planner
+from reason_spec.accelerator.load import with_new_planners
 from reason_spec.engines.model_files import resolve_model
 from reason_spec.errors import ReasonSpecError
 from reason_spec.evaluation.loops import LoopScanner, seconds_until
@@ -116,7 +116,7 @@ class Ours:
         """Return the generator of these settings; its planner has seen only what was written under them."""
         if settings.hash not in self._generators:
             base = self._accelerator.generator
-            control = with_new_planner(base.control, settings.strategy, takes_hints=True)
+            control = with_new_planners(base.control, settings.strategy, takes_hints=True)
             self._generators[settings.hash] = replace(base, settings=settings, control=control)
         return self._generators[settings.hash]
 

@@ -35,7 +35,7 @@ from changed_questions import change_a_name, change_a_number, has_name
 from models import Models, add_models_arguments, models_of, needs_draft
 
 from reason_spec.accelerator import Accelerator, Generator, Solution
-from reason_spec.accelerator.load import with_new_planner
+from reason_spec.accelerator.load import with_new_planners
 from reason_spec.engines.chat_template import Message
 from reason_spec.engines.scripted import ScriptedEngine
 from reason_spec.settings import Settings, SuffixSettings, load_settings
@@ -225,7 +225,7 @@ class Solver:
         """Return the generator of an arm; its planner has seen only what this arm wrote."""
         if name not in self._generators:
             base = self._accelerator.generator
-            control = with_new_planner(base.control, self._strategy, takes_hints=True)
+            control = with_new_planners(base.control, self._strategy, takes_hints=True)
             self._generators[name] = replace(base, control=control)
         return self._generators[name]
 

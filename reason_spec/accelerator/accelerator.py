@@ -10,8 +10,7 @@ from reason_spec.accelerator.bundle import ModelBundle, create_engines
 from reason_spec.accelerator.engine_drafter import with_fitting_strategy
 from reason_spec.accelerator.generator import Generator, Solution
 from reason_spec.accelerator.load import (
-    can_plan,
-    measure_planner,
+    measure_planners,
     open_controller,
 )
 from reason_spec.accelerator.requests import GenerationRequest, Prompts, RequestOptions
@@ -112,15 +111,14 @@ class Accelerator:
         await self.bundle.start()
         try:
             controller = await open_controller(self.bundle, self.settings.load_control)
-            planned = next((name for name in self.strategies if strategy_class(name).planned), None)
-            planner = None
-            if planned is not None and self.settings.strategy.planner and can_plan(self.bundle):
-                verifier = self.verifier_for(planned)
-                planner = await measure_planner(self.bundle, self.settings.strategy, verifier)
+            planners: dict[str, Planner] = {}
+            if self.settings.strategy.planner:
+                verifiers = {name: self.verifier_for(name) for name in self.strategies}
+                planners = await measure_planners(self.bundle, self.settings.strategy, verifiers)
         except BaseException:
             await self.close()
             raise
-        self.generator = replace(self.generator, control=SpeculationController(controller, planner))
+        self.generator = replace(self.generator, control=SpeculationController(controller, planners))
 
     async def close(self) -> None:
         """Stop everything and save the suffix cache; may be called twice."""
@@ -145,8 +143,9 @@ class Accelerator:
 
     @property
     def planner(self) -> Planner | None:
-        """Chooses how far ahead an answer goes; made by `start` where the settings ask for it."""
-        return self.generator.control.planner
+        """Chooses how far ahead an answer goes, of the first strategy that is planned; made by `start` where
+        the settings ask for it."""
+        return next(iter(self.generator.control.planners.values()), None)
 
     @property
     def suffix_sessions(self) -> SuffixCacheSessions | None:

@@ -258,8 +258,8 @@ class Generator:
         resolved = self.resolve(request, prompts)
         session = self._open_suffix_session(request, prompts)
         try:
-            is_planned = strategy.planned and strategy.settings.planner
-            with self.control.admit(strategy.requested_budget, is_planned=is_planned) as budget:
+            planned_as = strategy.name if strategy.settings.planner else None
+            with self.control.admit(strategy.requested_budget, planned_as=planned_as) as budget:
                 resolved = replace(resolved, suffix_session=session, budget=budget)
                 adaptation = self.bundle.adaptation
                 learned = None if adaptation is None else adaptation.begin(resolved, strategy)

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 from reason_spec.accelerator.bundle import ModelBundle
+from reason_spec.control.answer_model import AssumedRates, StepForm
 from reason_spec.control.controller import SpeculationController
 from reason_spec.control.costs import BatchCosts, Costs
 from reason_spec.control.load_controller import LoadController
 from reason_spec.control.measuring import measure_batches, measure_costs
 from reason_spec.control.planner import Planner
 from reason_spec.settings import LoadControlSettings, StrategySettings
+from reason_spec.strategies.factory import strategy_class
 from reason_spec.verifiers.base import Verifier, measure_verdict
 
 
@@ -19,30 +22,46 @@ def can_plan(bundle: ModelBundle) -> bool:
     return len(bundle.engines) == 2 and all(engine.has_costs for engine in bundle.engines)
 
 
-async def measure_planner(
-    bundle: ModelBundle, settings: StrategySettings, verifier: Verifier | None
-) -> Planner:
-    """Measure both models and a verdict, and return a planner for their costs; see `can_plan`."""
-    assert bundle.draft is not None, "a planner is for two models"
-    verdict = 0.0 if verifier is None else await measure_verdict(verifier)
-    costs = await measure_costs(bundle.target, bundle.draft, verdict=verdict)
-    return _planner(costs, settings, takes_hints=bundle.target.takes_hints)
+async def measure_planners(
+    bundle: ModelBundle, settings: StrategySettings, verifiers: Mapping[str, Verifier | None]
+) -> dict[str, Planner]:
+    """Measure both models and verdicts, and return the planners of those of the strategies that have one.
+
+    ``verifiers`` are those of the strategies. None is planned where `can_plan` is false.
+    """
+    forms = {name: form for name in verifiers if (form := strategy_class(name).planned) is not None}
+    if not forms or not can_plan(bundle):
+        return {}
+    assert bundle.draft is not None
+    costs = await measure_costs(bundle.target, bundle.draft)
+    planners: dict[str, Planner] = {}
+    for name, form in forms.items():
+        verifier = verifiers[name]
+        if form == "judged":
+            # The target reads the drafted step in one pass; the first answers show the rest.
+            verdict = costs.target.seconds(AssumedRates().step_tokens)
+        else:
+            verdict = 0.0 if verifier is None else await measure_verdict(verifier)
+        own = replace(costs, verdict=verdict)
+        planners[name] = _planner(own, settings, form, takes_hints=bundle.target.takes_hints)
+    return planners
 
 
-def with_new_planner(
+def with_new_planners(
     control: SpeculationController, settings: StrategySettings, *, takes_hints: bool
 ) -> SpeculationController:
-    """Return the controller with a planner of the same costs that has seen no answer; without one, as it
-    is."""
-    if control.planner is None:
-        return control
-    return replace(control, planner=_planner(control.planner.costs, settings, takes_hints=takes_hints))
+    """Return the controller with planners of the same costs that have seen no answer."""
+    planners = {
+        name: _planner(planner.costs, settings, planner.form, takes_hints=takes_hints)
+        for name, planner in control.planners.items()
+    }
+    return replace(control, planners=planners)
 
 
-def _planner(costs: Costs, settings: StrategySettings, *, takes_hints: bool) -> Planner:
+def _planner(costs: Costs, settings: StrategySettings, form: StepForm, *, takes_hints: bool) -> Planner:
     # Drafts of the target's own token level are not part of the budget.
     max_draft_tokens = settings.num_draft_tokens if takes_hints else 0
-    return Planner(costs, max_depth=settings.depth, max_draft_tokens=max_draft_tokens)
+    return Planner(costs, max_depth=settings.depth, max_draft_tokens=max_draft_tokens, form=form)
 
 
 async def open_controller(bundle: ModelBundle, settings: LoadControlSettings) -> LoadController | None:

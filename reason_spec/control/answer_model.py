@@ -7,11 +7,17 @@ cached drafts are accepted more often, and cost no draft model.
 from __future__ import annotations
 
 from math import exp
-from typing import NamedTuple
+from typing import Literal, NamedTuple, TypeAlias
 
 from reason_spec.control.constants import PlannerConstants
 from reason_spec.control.costs import Costs
-from reason_spec.control.formulas import busy_branches, tokens_per_pass, windowed_speedup
+from reason_spec.control.formulas import (
+    busy_branches,
+    judged_ahead_speedup,
+    judged_speedup,
+    tokens_per_pass,
+    windowed_speedup,
+)
 from reason_spec.control.rates import FadingRate, PredictionCorrection
 from reason_spec.events import Recorder
 from reason_spec.settings import SpeculationMode
@@ -26,6 +32,8 @@ class CacheForecast(NamedTuple):
 
 
 NOTHING_CACHED = CacheForecast()
+StepForm: TypeAlias = Literal["compared", "judged"]
+"""Whether the target writes every step, or only those whose draft is not accepted."""
 _LEAST_RATE = 0.1
 """Below it draft tokens bring nothing, and passes without them are no longer counted."""
 
@@ -110,6 +118,7 @@ def predict_speed(
     costs: Costs,
     pass_rounds: int,
     alone: float | None = None,
+    form: StepForm = "compared",
 ) -> float:
     """Return the tokens a second of a split, by costs and rates alone.
 
@@ -121,6 +130,10 @@ def predict_speed(
     if depth == 0:
         return step_tokens / alone
     drafting = step_tokens * costs.draft_token
+    if form == "judged":
+        speedup = judged_ahead_speedup if depth > 1 else judged_speedup
+        verdict = history.verdict_seconds.value
+        return step_tokens / alone * speedup(history.step_rate.value, drafting / alone, verdict / alone)
     branches = busy_branches(depth + 1, min(1.0, drafting / alone))
     seconds = step_seconds(branches, num_draft_tokens, history, costs, pass_rounds)
     ratios = min(1.0, drafting / seconds), history.verdict_seconds.value / seconds

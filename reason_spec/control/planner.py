@@ -14,6 +14,7 @@ from reason_spec.control.answer_model import (
     AnswerHistory,
     AssumedRates,
     CacheForecast,
+    StepForm,
     predict_cached_speed,
     predict_speed,
     step_seconds,
@@ -71,7 +72,7 @@ def _speed(candidate: Plan) -> float:
 class Planner:
     """Chooses a `Plan` for each answer and learns from the finished ones.
 
-    ``max_depth`` and ``max_draft_tokens`` bound the plans.
+    ``max_depth`` and ``max_draft_tokens`` bound the plans; ``form`` is what the strategy does with steps.
     """
 
     def __init__(
@@ -82,11 +83,13 @@ class Planner:
         max_draft_tokens: int,
         assumed: AssumedRates | None = None,
         constants: PlannerConstants = PLANNER_CONSTANTS,
+        form: StepForm = "compared",
     ) -> None:
         self.costs = self._costs_at_start = costs
         self._max_depth = max_depth
         self._max_draft_tokens = max_draft_tokens
         self._constants = constants
+        self.form = form
         assumed = assumed or AssumedRates()
         self._known = AnswerHistory(assumed, costs.verdict, constants)
         self._unknown = AnswerHistory(assumed, costs.verdict, constants)
@@ -133,7 +136,7 @@ class Planner:
         self, depth: int, num_draft_tokens: int, cached: CacheForecast, alone: float | None = None
     ) -> float:
         history, rounds = self._history(cached), self._constants.pass_rounds
-        speed = predict_speed(depth, num_draft_tokens, history, self.costs, rounds, alone)
+        speed = predict_speed(depth, num_draft_tokens, history, self.costs, rounds, alone, self.form)
         if depth == 0 and history is self._known:
             share = num_draft_tokens / max(1, self._max_draft_tokens)
             speed = max(speed, predict_cached_speed(share, cached, self.costs))

@@ -8,6 +8,7 @@ from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from typing import ClassVar, Literal, TypeAlias
 
+from reason_spec.control.answer_model import StepForm
 from reason_spec.control.budget import RequestedBudget, SpeculationBudget
 from reason_spec.engines.base import Engine
 from reason_spec.errors import SettingsError
@@ -119,8 +120,8 @@ class Strategy(ABC):
     needs_router: ClassVar[bool] = False
     takes_stop_ids: ClassVar[bool] = False
     """Whether an answer ends at ``stop_ids``: the target writes every token of it, in its own numbers."""
-    planned: ClassVar[bool] = False
-    """Whether a planner may choose how far ahead it goes."""
+    planned: ClassVar[StepForm | None] = None
+    """What it does with steps, where a planner chooses how far ahead it goes; None: there is no planner."""
     relaxed_acceptance: ClassVar[UseOfAcceptance] = "refused"
 
     def __init__(

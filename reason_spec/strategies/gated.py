@@ -1,4 +1,4 @@
-"""Steps ahead, or one request for the rest of the answer, as the load controller allows."""
+"""Steps ahead, or one request for the rest of the answer, as the planner and the load controller allow."""
 
 from __future__ import annotations
 
@@ -6,13 +6,14 @@ from abc import abstractmethod
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
+from reason_spec.control.answer_model import NOTHING_CACHED
 from reason_spec.events import Recorder
 from reason_spec.settings import StrategySettings
 from reason_spec.strategies.answer_work import AnswerWork
-from reason_spec.strategies.autoregressive import whole_answer
+from reason_spec.strategies.autoregressive import Autoregressive, whole_answer
 from reason_spec.strategies.base import SolveRequest, Strategy
 from reason_spec.strategies.step_loop import StepLoop
-from reason_spec.types import Step
+from reason_spec.types import Plan, Step
 
 
 class GatedStrategy(Strategy):
@@ -28,7 +29,31 @@ class GatedStrategy(Strategy):
         """Return what writes step by step; it hands over when no steps ahead are allowed any more."""
 
     def _write_steps(self, request: SolveRequest, recorder: Recorder) -> AsyncGenerator[Step]:
-        return self._write_gated(self.settings, request, recorder)
+        settings = self.settings
+        # A limited thinking and the answer after it are written under one plan.
+        recorder.plan = plan = recorder.plan or self._plan(request)
+        if plan is not None:
+            split = {"depth": plan.depth, "num_draft_tokens": plan.num_draft_tokens}
+            settings = settings.model_copy(update=split)
+        return self._write(settings, request, recorder)
+
+    def _plan(self, request: SolveRequest) -> Plan | None:
+        if not request.budget.is_planned:
+            return None
+        session = request.suffix_session
+        tokens = self.settings.num_draft_tokens
+        return request.budget.plan(NOTHING_CACHED if session is None else session.forecast(tokens))
+
+    def _write(
+        self, settings: StrategySettings, request: SolveRequest, recorder: Recorder
+    ) -> AsyncGenerator[Step]:
+        if settings.depth > 0:
+            return self._write_gated(settings, request, recorder)
+        if settings.num_draft_tokens > 0:
+            writer = whole_answer(settings, self.target, self.draft)
+        else:
+            writer = Autoregressive(settings, self.target, self.draft, None)
+        return writer._write_steps(request, recorder)
 
     async def _write_gated(
         self, settings: StrategySettings, request: SolveRequest, recorder: Recorder

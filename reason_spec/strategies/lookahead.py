@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 from typing import ClassVar, TypeAlias
 
-from reason_spec.control.answer_model import NOTHING_CACHED
+from reason_spec.control.answer_model import StepForm
 from reason_spec.errors import SettingsError
-from reason_spec.events import Recorder
-from reason_spec.settings import StrategySettings
 from reason_spec.strategies.answer_work import AnswerWork
-from reason_spec.strategies.autoregressive import Autoregressive, whole_answer
-from reason_spec.strategies.base import SolveRequest
 from reason_spec.strategies.branch import Branch, BranchState, Draft, DraftState
 from reason_spec.strategies.gated import GatedStrategy
 from reason_spec.strategies.step_loop import LoopOptions, StepLoop
-from reason_spec.types import LossClass, Plan, Step, Verdict
+from reason_spec.types import LossClass, Step, Verdict
 from reason_spec.verifiers.base import VerificationContext, Verifier
 
 Compare: TypeAlias = Callable[[VerificationContext, Step, Step], Awaitable[Verdict]]
@@ -76,7 +72,7 @@ class Lookahead(GatedStrategy):
 
     name: ClassVar[str] = "lookahead"
     default_verifier: ClassVar[str | None] = "semantic"
-    planned: ClassVar[bool] = True
+    planned: ClassVar[StepForm | None] = "compared"
 
     @property
     def loss_class(self) -> LossClass:
@@ -89,33 +85,6 @@ class Lookahead(GatedStrategy):
                 f"strategy {cls.name} compares steps, and verifier {verifier.name} judges them alone: use "
                 "strategy specreason, or a verifier that compares (semantic)"
             )
-
-    def _write_steps(self, request: SolveRequest, recorder: Recorder) -> AsyncGenerator[Step]:
-        settings = self.settings
-        # A limited thinking and the answer after it are written under one plan.
-        recorder.plan = plan = recorder.plan or self._plan(request)
-        if plan is not None:
-            split = {"depth": plan.depth, "num_draft_tokens": plan.num_draft_tokens}
-            settings = settings.model_copy(update=split)
-        return self._write(settings, request, recorder)
-
-    def _plan(self, request: SolveRequest) -> Plan | None:
-        if not request.budget.is_planned:
-            return None
-        session = request.suffix_session
-        tokens = self.settings.num_draft_tokens
-        return request.budget.plan(NOTHING_CACHED if session is None else session.forecast(tokens))
-
-    def _write(
-        self, settings: StrategySettings, request: SolveRequest, recorder: Recorder
-    ) -> AsyncGenerator[Step]:
-        if settings.depth > 0:
-            return self._write_gated(settings, request, recorder)
-        if settings.num_draft_tokens > 0:
-            writer = whole_answer(settings, self.target, self.draft)
-        else:
-            writer = Autoregressive(settings, self.target, self.draft, None)
-        return writer._write_steps(request, recorder)
 
     def _loop(self, answer: AnswerWork) -> StepLoop:
         options = LoopOptions(is_exact=self.verifier.loss_class == "exact", hands_over=True)

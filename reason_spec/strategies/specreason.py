@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import ClassVar, TypeAlias
 
+from reason_spec.control.answer_model import StepForm
 from reason_spec.errors import EngineError, SettingsError
 from reason_spec.strategies.answer_work import AnswerWork
 from reason_spec.strategies.base import check_judges_alone
@@ -212,6 +213,7 @@ class Hybrid(SpecReason):
 
     name: ClassVar[str] = "hybrid"
     default_verifier: ClassVar[str | None] = "likelihood+semantic"
+    planned: ClassVar[StepForm | None] = "judged"
 
     @classmethod
     def check_verifier(cls, verifier: Verifier) -> None:

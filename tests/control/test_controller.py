@@ -27,7 +27,7 @@ class Counting(Planner):
 
 
 def test_without_load_control_an_answer_may_speculate_whatever_its_strategy_does() -> None:
-    with SpeculationController().admit(REQUESTED, is_planned=True) as budget:
+    with SpeculationController().admit(REQUESTED, planned_as="lookahead") as budget:
         assert (budget.depth, budget.num_draft_tokens) == UNLIMITED
         assert not budget.beside_others
         assert budget.plan(NOTHING_CACHED) is None
@@ -35,27 +35,27 @@ def test_without_load_control_an_answer_may_speculate_whatever_its_strategy_does
 
 
 def test_an_answer_is_planned_only_if_its_strategy_asks_for_it() -> None:
-    controller = SpeculationController(planner=PLANNER)
-    with controller.admit(REQUESTED, is_planned=True) as budget:
+    controller = SpeculationController(planners={"lookahead": PLANNER})
+    with controller.admit(REQUESTED, planned_as="lookahead") as budget:
         assert budget.plan(NOTHING_CACHED) == PLANNER.plan()
-    with controller.admit(REQUESTED, is_planned=False) as budget:
+    with controller.admit(REQUESTED) as budget:
         assert budget.plan(NOTHING_CACHED) is None
 
 
 def test_the_load_bounds_an_answer_at_what_it_requests() -> None:
     load = LoadController(LoadControlSettings(at_most="tokens"), lambda: None)
-    with SpeculationController(load).admit(REQUESTED, is_planned=False) as budget:
+    with SpeculationController(load).admit(REQUESTED) as budget:
         assert (load.num_live, budget.depth, budget.num_draft_tokens) == (1, 0, REQUESTED.num_draft_tokens)
     assert load.num_live == 0
 
 
 def test_the_planner_learns_only_from_answers_that_nothing_else_bounded() -> None:
     planner, load = Counting(), LoadController(LoadControlSettings(), lambda: None)
-    controller = SpeculationController(load, planner)
-    with controller.admit(REQUESTED, is_planned=True) as budget:
+    controller = SpeculationController(load, {"lookahead": planner})
+    with controller.admit(REQUESTED, planned_as="lookahead") as budget:
         budget.record_answer(Recorder(), (), ())
         assert planner.num_learned == 1
-        with controller.admit(REQUESTED, is_planned=True):
+        with controller.admit(REQUESTED, planned_as="lookahead"):
             pass
         budget.record_answer(Recorder(), (), ())
     assert planner.num_learned == 1

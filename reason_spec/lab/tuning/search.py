@@ -19,7 +19,7 @@ from typing import Any, Protocol
 
 from reason_spec.accelerator import Accelerator, Generator
 from reason_spec.accelerator.engine_drafter import only_drafts_tokens
-from reason_spec.accelerator.load import measure_planner, with_new_planner
+from reason_spec.accelerator.load import measure_planners, with_new_planners
 from reason_spec.control.controller import SpeculationController
 from reason_spec.errors import DataError, EngineError, SettingsError
 from reason_spec.evaluation.batch import Failure, WorkItem, answer_batch
@@ -296,16 +296,19 @@ class EngineBench:
         await self._generator_of(entry).prepare()
 
     async def _start(self) -> None:
-        planned = next((entry for entry in self._entries.values() if _is_planned(entry)), None)
-        first = planned or self._entries[BASELINE_KEY]
+        planned = {
+            entry.settings.strategy.name: entry for entry in self._entries.values() if _is_planned(entry)
+        }
+        first = next(iter(planned.values()), self._entries[BASELINE_KEY])
         accelerator = self._accelerator
         with self._progress.paused():
             await start_engines(accelerator, first.settings, self._view)
-            if planned is not None:
-                strategy = planned.settings.strategy
-                verifier = self._generator_of(planned).verifier_for(strategy.name)
-                planner = await measure_planner(accelerator.bundle, strategy, verifier)
-                self._control = replace(accelerator.generator.control, planner=planner)
+            if planned:
+                verifiers = {
+                    name: self._generator_of(entry).verifier_for(name) for name, entry in planned.items()
+                }
+                planners = await measure_planners(accelerator.bundle, first.settings.strategy, verifiers)
+                self._control = replace(accelerator.generator.control, planners=planners)
                 self._generators.clear()
             with self._view.status("Measuring on which cores the target is fastest alone"):
                 await accelerator.calibrate()
@@ -318,7 +321,7 @@ class EngineBench:
             generator = replace(self._accelerator.generator, settings=settings)
             if _is_planned(entry):
                 hints = generator.target.takes_hints
-                control = with_new_planner(self._control, settings.strategy, takes_hints=hints)
+                control = with_new_planners(self._control, settings.strategy, takes_hints=hints)
                 generator = replace(generator, control=control)
             self._generators[key] = generator
         return self._generators[key]
@@ -326,7 +329,7 @@ class EngineBench:
 
 def _is_planned(entry: CandidateSettings) -> bool:
     strategy = entry.settings.strategy
-    return strategy.planner and strategy_class(strategy.name).planned
+    return strategy.planner and strategy_class(strategy.name).planned is not None
 
 
 def _num_planned(candidates: Sequence[Candidate], plan: SearchPlan) -> int:
