@@ -220,7 +220,7 @@ def test_an_interrupt_while_modules_are_imported_is_no_crash(tmp_path: Path) -> 
 
 def test_steps_of_a_question_arrive_before_the_answer_is_complete(tmp_path: Path) -> None:
     slow = build_world(tmp_path / "slow", 2, target_seconds=0.2)
-    process = start("solve", slow.sums[1].question, *slow.options("--quiet"), cwd=tmp_path)
+    process = start("solve", slow.sums[1].question, *slow.options("--quiet"), cwd=tmp_path, bufsize=0)
     assert process.stdout is not None
     first = process.stdout.readline().decode()
     assert first == "The box holds 3 pens.\n"

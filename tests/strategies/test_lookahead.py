@@ -125,7 +125,13 @@ def test_a_step_that_is_cut_inside_a_code_fence_ends_where_the_code_does(
 
 def test_a_draft_that_is_slower_than_the_target_is_counted_as_late() -> None:
     scripts = StoryScript(3), StoryScript(3)
-    hasty = solve(lookahead(depth=1, use_hint=False), *scripts, target_seconds=0.001, draft_seconds=0.05, virtual_time=True)
+    hasty = solve(
+        lookahead(depth=1, use_hint=False),
+        *scripts,
+        target_seconds=0.001,
+        draft_seconds=0.05,
+        virtual_time=True,
+    )
     steps, recorder = hasty.steps, hasty.recorder
     assert not recorder.verdicts
     assert recorder.alpha_step is None
@@ -148,7 +154,9 @@ def test_a_late_draft_that_the_depth_had_held_back_is_told_apart() -> None:
 
 
 def test_drafts_in_time_and_drafts_of_branches_that_lost_are_not_late() -> None:
-    patient = solve(lookahead(depth=3), StoryScript(3), StoryScript(3, 0.5), target_seconds=0.002, virtual_time=True)
+    patient = solve(
+        lookahead(depth=3), StoryScript(3), StoryScript(3, 0.5), target_seconds=0.002, virtual_time=True
+    )
     assert any(step.verdict is not None and not step.verdict.accepted for step in patient.steps)
     assert patient.recorder.num_late_drafts == 0
 
@@ -213,7 +221,10 @@ def test_the_rest_of_a_reworded_step_is_drafted_anew() -> None:
     scripts = StoryScript(3), OtherFirstWord(3)
     passes = {
         redraft: solve(
-            lookahead(verifier=AnyBirds(), use_redraft=redraft), *scripts, target_seconds=0.004, virtual_time=True
+            lookahead(verifier=AnyBirds(), use_redraft=redraft),
+            *scripts,
+            target_seconds=0.004,
+            virtual_time=True,
         ).recorder.target_usage.num_passes
         for redraft in (False, True)
     }
@@ -259,7 +270,9 @@ def test_models_with_different_tokenizers_exchange_text() -> None:
     scripts = StoryScript(5), StoryScript(5)
     by_character = ScriptedTokenizer(pattern=".")
     alone = solve(autoregressive, *scripts)
-    ahead = solve(lookahead(), *scripts, draft_tokenizer=by_character, target_seconds=0.003, virtual_time=True)
+    ahead = solve(
+        lookahead(), *scripts, draft_tokenizer=by_character, target_seconds=0.003, virtual_time=True
+    )
     assert ahead.tokens == alone.tokens
     assert any(step.origin == "draft" for step in ahead.steps)
 
@@ -296,7 +309,9 @@ def test_a_failing_verifier_leaves_the_targets_steps() -> None:
 @settings(max_examples=30, deadline=None)
 @given(seed=st.integers(0, 1000), depth=st.integers(0, 4))
 def test_the_draft_never_runs_further_ahead_than_the_depth(seed: int, depth: int) -> None:
-    outcome = solve(lookahead(depth), StoryScript(seed), StoryScript(seed, 0.7), target_seconds=0.001, virtual_time=True)
+    outcome = solve(
+        lookahead(depth), StoryScript(seed), StoryScript(seed, 0.7), target_seconds=0.001, virtual_time=True
+    )
     num_final, furthest = 0, 0
     for event in outcome.recorder.events:
         num_final += event.kind == "final"
@@ -331,8 +346,12 @@ def test_wider_drafting_finds_a_step_that_the_first_draft_missed() -> None:
             agreement = 0.0 if sampling.greedy else 1.0
             return StoryScript(self.seed, agreement)(text, Sampling())
 
-    narrow = solve(lookahead(width=1), StoryScript(2), RightWhenWarm(2), target_seconds=0.002, virtual_time=True)
-    wide = solve(lookahead(width=2), StoryScript(2), RightWhenWarm(2), target_seconds=0.002, virtual_time=True)
+    narrow = solve(
+        lookahead(width=1), StoryScript(2), RightWhenWarm(2), target_seconds=0.002, virtual_time=True
+    )
+    wide = solve(
+        lookahead(width=2), StoryScript(2), RightWhenWarm(2), target_seconds=0.002, virtual_time=True
+    )
     assert {step.origin for step in narrow.steps[:-1]} == {"target"}
     assert {step.origin for step in wide.steps} == {"draft"}
     assert wide.text == narrow.text
@@ -370,7 +389,9 @@ def test_one_request_in_the_place_of_steps_drafts_all_tokens_and_not_a_steps_sha
         controller = LoadController(LoadControlSettings(at_most="tokens"), lambda: None)
         with controller.admit(RequestedBudget(4, 16), FixedPlanner(Plan(4, 1))) as live:
             # A slow target, so that the draft writes all it may during a pass.
-            gated = solve(make, StoryScript(3), StoryScript(3), target_seconds=0.01, virtual_time=True, budget=live)
+            gated = solve(
+                make, StoryScript(3), StoryScript(3), target_seconds=0.01, virtual_time=True, budget=live
+            )
         passes[name] = gated.recorder.target_usage.num_passes
         assert len(gated.tokens) > 60
     assert passes["planned"] <= passes["speculative"] + 4

@@ -209,7 +209,9 @@ async def test_a_score_is_one_request_and_reads_one_prediction(
 
 
 async def test_an_owned_model_starts_and_ends_with_its_verifier(tmp_path: Path) -> None:
-    models = Models(make_judge=lambda: create_engine("judge", EngineSettings(cores=ONE_CORE)), questions=TRAINED)
+    models = Models(
+        make_judge=lambda: create_engine("judge", EngineSettings(cores=ONE_CORE)), questions=TRAINED
+    )
     verifier = create_verifier("utility", VerifierSettings(deadline=60), models)
     await verifier.start()
     step = PROBLEM.steps[0] + STEP_SEPARATOR
