@@ -124,8 +124,8 @@ async def test_a_connection_that_is_kept_has_as_much_time_for_each_headers() -> 
 
 
 async def test_a_slow_body_has_a_time_of_its_own() -> None:
-    async with listening(header_seconds=0.1, body_timeout=0.5) as port:
-        answer = await raw(port, HEAD + b"Content-Length: 100\r\n\r\n{", *[b" "] * 20)
+    async with listening(header_seconds=0.5, body_timeout=1) as port:
+        answer = await raw(port, HEAD + b"Content-Length: 100\r\n\r\n{", *[b" "] * 60)
         assert status(answer) == 408
         assert b"the body did not arrive" in answer
 
@@ -196,7 +196,7 @@ async def test_the_answer_comes_while_the_body_is_still_sent(ring: KeyRing, expe
         writer.write(HEAD + b"Content-Length: 1000000000\r\n\r\n" + b" " * 100_000)
         async with asyncio.timeout(PATIENCE_SECONDS):
             answer = await reader.readuntil(b"}}")
-            assert time.monotonic() - began < 3
+            assert time.monotonic() - began < 10
             assert status(answer) == expected
         # The client saw its answer; one that goes on for ever is cut off.
         with suppress(ConnectionResetError):

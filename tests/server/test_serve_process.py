@@ -53,7 +53,8 @@ def test_it_says_where_it_is_answers_and_ends_with_success(tmp_path: Path) -> No
 
 
 def test_what_is_under_way_is_answered_to_its_end_before_it_stops(tmp_path: Path) -> None:
-    with serving(*scripted(tmp_path, WORDS, seconds_per_pass=0.05), cwd=tmp_path) as server:
+    words = WORDS * 4
+    with serving(*scripted(tmp_path, words, seconds_per_pass=0.05), cwd=tmp_path) as server:
         body = server.body("?", stream=True)
         with server.http.stream("POST", CHAT, json=body) as response:
             lines = response.iter_lines()
@@ -65,7 +66,7 @@ def test_what_is_under_way_is_answered_to_its_end_before_it_stops(tmp_path: Path
             assert (late.status_code, "retry-after" in late.headers) == (503, True)
             assert server.status("/health") == 200
             text = text_of([first, *lines])
-        assert text == WORDS
+        assert text == words
         assert server.end() == 0
 
 
@@ -160,7 +161,8 @@ def scripted_pair(folder: Path) -> list[str]:
 def test_what_one_tenant_was_answered_is_proposed_to_no_other(tmp_path: Path) -> None:
     options, keys = tenants(tmp_path)
     with serving(*scripted_pair(tmp_path), *options, cwd=tmp_path) as server:
-        check_tenants(server, keys)
+        _, warm, other = check_tenants(server, keys)
+        assert passes(warm) < passes(other) * 0.8
         metrics = server.http.get("/metrics", headers=bearer(keys["ana"])).text
         assert 'reason_spec:steps_total{model_name="says",origin="cache"}' in metrics
 
@@ -172,14 +174,16 @@ def test_a_kill_loses_little_and_the_death_of_a_worker_is_seen(tmp_path: Path) -
     cache = tmp_path / "cache"
     options += ["--cache", str(cache), "--max-tokens", "96", "--set", "server.save_seconds=0.2"]
     with serving(*options, cwd=tmp_path) as server:
-        cold = check_tenants(server, keys)
+        cold, warm, other = check_tenants(server, keys)
+        # How many passes the target takes depends on when the drafted steps arrive.
+        assert passes(warm, "draft") < passes(other, "draft") * 0.8
         until(lambda: cache.exists() and set(keys) <= set(tenants_of(cache)))
         server.process.kill()
         assert server.end() == -signal.SIGKILL
     with serving(*options, cwd=tmp_path) as server:
         again = usage_of(server, keys["ana"])
         assert again["steps"]["cache"] > 0
-        assert passes(again) < passes(cold) * 0.8
+        assert passes(again, "draft") < passes(cold, "draft") * 0.8
         psutil.Process(server.process.pid).children()[0].kill()
         until(lambda: server.status("/health") == 503)
         assert server.status("/ready") == 503
@@ -195,15 +199,14 @@ def tenants(folder: Path) -> tuple[list[str], dict[str, str]]:
     return options, keys
 
 
-def check_tenants(server: ServeProcess, keys: dict[str, str]) -> dict[str, Any]:
-    """Ask the same as one tenant, again, and as another; return what the first saw."""
-    cold, warm, other = (usage_of(server, keys[name]) for name in ("ana", "ana", "ben"))
+def check_tenants(server: ServeProcess, keys: dict[str, str]) -> list[dict[str, Any]]:
+    """Ask the same as one tenant, again, and as another; return what speculation did for each."""
+    cold, warm, other = reports = [usage_of(server, keys[name]) for name in ("ana", "ana", "ben")]
     assert warm["steps"]["cache"] > 0
     assert "cache" not in cold["steps"]
     # The same question, and nothing of what the other tenant was answered.
     assert "cache" not in other["steps"]
-    assert passes(warm) < passes(other) * 0.8
-    return cold
+    return reports
 
 
 def usage_of(server: ServeProcess, key: str) -> dict[str, Any]:
@@ -213,8 +216,8 @@ def usage_of(server: ServeProcess, key: str) -> dict[str, Any]:
     return dict(answer.json()["reason_spec"])
 
 
-def passes(report: dict[str, Any]) -> int:
-    return int(report["tokens"]["target"]["passes"])
+def passes(report: dict[str, Any], engine: str = "target") -> int:
+    return int(report["tokens"][engine]["passes"])
 
 
 def test_a_client_that_never_sends_its_body_holds_nobody_up(tmp_path: Path) -> None:

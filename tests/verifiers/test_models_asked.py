@@ -11,6 +11,7 @@ import pytest
 import pytest_asyncio
 import torch
 
+from reason_spec.accelerator.cores import available_cores
 from reason_spec.engines.base import Engine
 from reason_spec.engines.factory import create_engine
 from reason_spec.engines.scripted import ScriptedEngine
@@ -30,11 +31,12 @@ from reason_spec.verifiers.likelihood import LikelihoodVerifier
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 TRAINED = Questions(words.SCORE_QUESTION, "", words.JUDGE_QUESTION, "")
 PROBLEM = next(problem for problem in problems("test", 5) if problem.operations == 4)
+ONE_CORE = (min(available_cores()),)
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def judge() -> AsyncIterator[Engine]:
-    engine = create_engine("judge", EngineSettings(dtype="float32", cores=(0,)))
+    engine = create_engine("judge", EngineSettings(dtype="float32", cores=ONE_CORE))
     await engine.start()
     yield engine
     await engine.close()
@@ -42,7 +44,7 @@ async def judge() -> AsyncIterator[Engine]:
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def target() -> AsyncIterator[Engine]:
-    engine = create_engine("target", EngineSettings(dtype="float32", cores=(0,)))
+    engine = create_engine("target", EngineSettings(dtype="float32", cores=ONE_CORE))
     await engine.start()
     yield engine
     await engine.close()
@@ -207,7 +209,9 @@ async def test_a_score_is_one_request_and_reads_one_prediction(
 
 
 async def test_an_owned_model_starts_and_ends_with_its_verifier(tmp_path: Path) -> None:
-    models = Models(make_judge=lambda: create_engine("judge", EngineSettings(cores=(0,))), questions=TRAINED)
+    models = Models(
+        make_judge=lambda: create_engine("judge", EngineSettings(cores=ONE_CORE)), questions=TRAINED
+    )
     verifier = create_verifier("utility", VerifierSettings(deadline=60), models)
     await verifier.start()
     step = PROBLEM.steps[0] + STEP_SEPARATOR

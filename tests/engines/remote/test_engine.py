@@ -404,7 +404,8 @@ async def test_a_remote_target_answers_with_a_draft_beside_it(
     make_upstream: Callable[..., Upstream], folder: Path, strategy: str
 ) -> None:
     """Draft and target are servers; the draft's text is right in every step."""
-    with serving(make_upstream(seconds_per_chunk=0.01)) as target, serving(make_upstream()) as draft:
+    slow = make_upstream(seconds_per_chunk=0.05 if strategy == "lookahead" else 0.0)
+    with serving(slow) as target, serving(make_upstream()) as draft:
         flags: dict[str, Any] = {"verifier.name": "exact", "sampling.max_tokens": 200, "task.prompt": "plain"}
         for name, upstream in (("target", target), ("draft", draft)):
             flags |= {f"{name}.model": str(folder), f"{name}.kind": "remote"}

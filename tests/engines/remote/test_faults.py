@@ -24,7 +24,7 @@ FAULTS = [
     Fault("status", status=429, headers={"Retry-After": "0.2"}),
     Fault("break"),
     Fault("break", after=7),
-    Fault("stall", after=9, seconds=2),
+    Fault("stall", after=9, seconds=5),
     Fault("garbage", after=3),
     Fault("error event", after=12),
     Fault("odd ending", after=5),
@@ -38,7 +38,7 @@ async def test_a_request_that_failed_goes_on_and_loses_nothing(
     folder: Path, prompt: Prefix, tokenizer: HuggingFaceTokenizer, fault: Fault, takes_tokens: bool,
 ) -> None:  # fmt: skip
     with serving(make_upstream(takes_tokens=takes_tokens)) as upstream:
-        async with remote(folder, upstream, remote={"idle_timeout": 0.5}) as engine:
+        async with remote(folder, upstream, remote={"idle_timeout": 1.5}) as engine:
             upstream.faults = [fault]
             result = await engine.submit(EngineRequest(prompt, 200)).result()
     assert (result.text, result.finish) == (ANSWER, "eos")
