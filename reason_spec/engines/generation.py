@@ -26,7 +26,7 @@ class EngineRequest:
         sampling: how tokens are chosen.
         boundary: ends the generation with its step; None generates to the end of the text.
         stops: strings that end the generation, left out of its text.
-        stop_context: the end of the prefix as text, in which a stop string may begin.
+        stop_context: the end of the prefix as text, in which a stop string may begin but not end.
         stop_ids: tokens that end the generation, left out of its text.
         step_context: the beginning of the step, where the prefix ends within one.
         begins_in: the open blocks (fences, tags, JSON) in which the step begins.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
+from dataclasses import replace
 from math import exp
 from pathlib import Path
 
@@ -89,6 +90,15 @@ async def test_a_score_is_the_judges_expected_digit(judge: Engine) -> None:
             expected = float(digits @ torch.arange(10.0))
             assert verdict.score == pytest.approx(expected / 9, abs=1e-3)
             assert verdict.accepted == (expected / 9 >= 0.5)
+
+
+async def test_the_end_of_the_text_does_not_change_a_score(judge: Engine) -> None:
+    verifier = UtilityVerifier(judge, 0.5, 60, questions=TRAINED)
+    known, step = context(PROBLEM, len(PROBLEM.steps) - 1, judge), drafted(PROBLEM.steps[-1], judge)
+    ended = replace(step, tokens=(*step.tokens, min(judge.tokenizer.eos_ids)), finish="eos")
+    scores = [(await verifier.verify(known, one)).score for one in (step, ended)]
+    assert scores[0] is not None
+    assert scores[1] == pytest.approx(scores[0], abs=1e-3)
 
 
 async def test_a_greedy_score_is_the_judges_most_likely_digit(judge: Engine) -> None:
