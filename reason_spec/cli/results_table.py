@@ -123,7 +123,10 @@ def notes(metrics: RunMetrics) -> Iterator[str]:
     sizes = sorted({size for item in metrics.strategies for size in item.concurrency} - {1})
     if sizes:
         shown = ", ".join(map(str, sizes))
-        yield f"Seconds are the wall time of a batch of {shown} problems divided by its size."
+        yield (
+            f"Seconds are the wall time of a batch of {shown} problems divided by its size; "
+            "their intervals count batches."
+        )
     undecided = sum(item.num_undecided for item in metrics.strategies if item.task != ALL_TASKS)
     if undecided:
         yield f"{undecided} answers could not be compared with their reference and count as wrong."

@@ -94,7 +94,7 @@ class Confidence:
     @classmethod
     def of_steps(cls, steps: Sequence[Step]) -> Confidence | None:
         """Return None where a step has no log-probabilities, as one of the suffix cache."""
-        logprobs = [logprob for step in steps for logprob in step.logprobs or ()]
+        logprobs = [logprob for step in steps for logprob in step.logprobs or () if not math.isnan(logprob)]
         if not logprobs or any(step.tokens and step.logprobs is None for step in steps):
             return None
         sums = np.cumsum([0.0, *logprobs])

@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 
 import httpx2
 
-from reason_spec.engines.remote.servers import RemoteServer, ServerError, retry_after
+from reason_spec.engines.remote.servers import RefusalError, RemoteServer, ServerError, retry_after
 from reason_spec.errors import EngineError
 from reason_spec.settings import RemoteSettings
 
@@ -24,7 +24,7 @@ _CONNECT_SECONDS = 10.0
 class Wire:
     """The connections of an engine, or of a verifier, to all its servers.
 
-    Failures that a retry may resolve are `ServerError`, all others `EngineError`.
+    Failures that a retry may resolve are `ServerError`, refusals `RefusalError`, all others `EngineError`.
 
     Args:
         owner: the name in messages, such as ``engine 'target'``.
@@ -160,7 +160,7 @@ class Wire:
         shown = self._shown(" ".join(str(message or text).split()), _SHOWN_CHARS)
         reason = f"{server.url} answered {code}: {shown}"
         if isinstance(code, int) and 400 <= code < 500 and code not in _WORTH_ANOTHER_TRY:
-            raise EngineError(f"{self._owner}: {reason}")
+            raise RefusalError(f"{self._owner}: {reason}", code, shown)
         raise ServerError(reason, after)
 
     def _shown(self, answer: Any, num_chars: int) -> str:
