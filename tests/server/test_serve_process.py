@@ -16,6 +16,7 @@ import pytest
 from reason_spec.pair import SAMPLE_PATH
 from reason_spec.server.keys import add_key
 from reason_spec.suffix.store import tenants_of
+from tests.cli_runner import fail, succeed
 from tests.engines.test_pruned import write_draft
 from tests.engines.tiny_models import save_model
 from tests.server.processes import (
@@ -116,7 +117,7 @@ def test_others_are_not_let_in_without_a_key(tmp_path: Path) -> None:
     assert "16 or more" in short
 
 
-def test_keys_come_and_go_while_it_runs(tmp_path: Path) -> None:
+def test_keys_come_and_go_while_it_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     keys = tmp_path / "keys.yaml"
     ana = add_key(keys, "ana")
     options = ["--api-keys", str(keys), *scripted(tmp_path, WORDS)]
@@ -124,6 +125,10 @@ def test_keys_come_and_go_while_it_runs(tmp_path: Path) -> None:
         assert server.ask("?").status_code == 401
         assert "reason_spec" not in server.ask("?", ana).json()
         assert "reason_spec" in server.ask("?", "an operator's own key").json()
+        monkeypatch.setenv("REASON_SPEC_API_KEY", ana)
+        assert "key of a trusted client" in fail("top", "--url", server.url, "--once")
+        monkeypatch.setenv("REASON_SPEC_API_KEY", "an operator's own key")
+        assert "says: 0 running" in succeed("top", "--url", server.url, "--once").stdout
         keys.unlink()
         ben = add_key(keys, "ben")
         server.process.send_signal(signal.SIGHUP)
