@@ -125,13 +125,13 @@ def test_ranks_learn_from_what_was_offered_and_not_from_what_the_pass_predicted(
     known: dict[Path, NextTokens] = {}
     for _ in range(200):
         source = PredictedSource(lambda path: known.get(path, NextTokens()), calibration)
-        known[()] = NextTokens((1,), (0.9,))
+        known[()] = NextTokens((1,), (0.95,))
         fixed_shape([source], 4, 0.0, ranks.rates)
-        known[()] = NextTokens((2,), (0.9,))
+        known[()] = NextTokens((2,), (0.95,))
         ranks.learn([source], (2,))
         source.learn((2,))
     assert ranks.rates[0] < 0.1
-    assert calibration.corrected(0.9) < 0.3
+    assert calibration.corrected(0.95) < 0.3
 
 
 def test_ranks_are_worth_what_became_of_them() -> None:

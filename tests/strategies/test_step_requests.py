@@ -21,14 +21,14 @@ BEFORE, STEP = "Well.\n\n", "Go on now: 3"
 
 @pytest.mark.parametrize("num_corrected", [0, 1, 2, 3])
 @pytest.mark.parametrize(
-    ("stop", "text", "num_in_steps_before"),
+    ("stop", "left", "num_in_steps_before"),
     [(" on now:", "Go", 0), ("now:", "Go on ", 0), ("l.\n\nGo on now:", "", 4), ("never", STEP, 0)],
 )
 async def test_a_stop_that_begins_in_the_corrected_part_is_cut_off(
-    num_corrected: int, stop: str, text: str, num_in_steps_before: int
+    num_corrected: int, stop: str, left: str, num_in_steps_before: int
 ) -> None:
-    def script(written: str, sampling: Sampling) -> str:
-        return f"{BEFORE}{STEP}"[len(written.partition(PROMPT)[2]) :]
+    def script(text: str, sampling: Sampling) -> str:
+        return f"{BEFORE}{STEP}"[len(text.partition(PROMPT)[2]) :]
 
     engine = ScriptedEngine("draft", script)
     await engine.start()
@@ -44,5 +44,5 @@ async def test_a_stop_that_begins_in_the_corrected_part_is_cut_off(
         step = requests.for_target(step_from_result(result, "draft", engine), step_prefix)
     finally:
         await engine.close()
-    assert (step.text, step.num_stop_overlap) == (text, num_in_steps_before)
-    assert engine.tokenizer.decode(step.tokens) == (STEP if text == STEP else "Go on now:")
+    assert (step.text, step.num_stop_overlap) == (left, num_in_steps_before)
+    assert engine.tokenizer.decode(step.tokens) == (STEP if left == STEP else "Go on now:")
