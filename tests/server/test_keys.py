@@ -149,7 +149,11 @@ async def test_texts_of_new_tenants_are_loaded_beside_requests_before_their_keys
         return (await ask(service.guard, "GET", "/v1/models", headers=headers)).status
 
     ana = add_key(file, "ana")
-    values: dict[str, Any] = {"server__api_keys_file": str(file), "suffix__use": "steps", "suffix__rule": "published"}
+    values: dict[str, Any] = {
+        "server__api_keys_file": str(file),
+        "suffix__use": "steps",
+        "suffix__rule": "published",
+    }
     service = Service(scripted(tmp_path, {"Hello?": "Hello to you."}, **values))
     await service.start()
     monkeypatch.setattr(SuffixCacheSessions, "load", load)
