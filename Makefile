@@ -70,11 +70,11 @@ help:  ## Show this list
 solve: $(INSTALLED)  ## Solve real problems with SmolLM2-135M, then generated ones with the demonstration pair
 	@$(MAKE) --no-print-directory --jobs=1 --keep-going real demo
 
-real: $(VENV)/.smollm2
+real: $(VENV)/.smollm2  ## Solve real problems only
 	@echo "Real model: SmolLM2-135M with an adapter for GSM8K, on problems of SVAMP and GSM8K"
 	@$(BIN)/reason-spec $(REAL)
 
-demo: $(INSTALLED)
+demo: $(INSTALLED)  ## Solve generated problems only, with the demonstration pair
 	@echo "Demonstration pair: two small models, on generated (synthetic) problems of the kind they were trained on"
 	@$(BIN)/reason-spec $(DEMO)
 
@@ -94,15 +94,15 @@ test-oldest: $(OLDEST_DIR)/.installed  ## Run the engines' and the pair's tests 
 
 check: lint types imports  ## Lint, formatting, types and the import contract
 
-lint: $(INSTALLED)
+lint: $(INSTALLED)  ## Lint and formatting
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 
-types: $(INSTALLED)
+types: $(INSTALLED)  ## Types (mypy)
 	$(BIN)/mypy
 	$(BIN)/mypy -p tests
 
-imports: $(INSTALLED)
+imports: $(INSTALLED)  ## The import contract
 	$(BIN)/lint-imports
 
 format: $(INSTALLED)  ## Format the code and fix what ruff can fix

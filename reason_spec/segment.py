@@ -238,7 +238,7 @@ class StopScanner:
     """Finds the first of several stop strings in growing text, also across chunks.
 
     ``context`` is the end of the text before, so that a stop that begins there is found. Positions count
-    from the start of ``context``.
+    from the start of ``context``; a stop that lies in it as a whole is no hit.
     """
 
     def __init__(self, stops: tuple[str, ...], context: str = "") -> None:
@@ -246,6 +246,7 @@ class StopScanner:
         self._longest = max((len(stop) for stop in self._stops), default=0)
         # The end of the text, in which a stop may have begun, and where that end begins.
         self._text, self._start = context, 0
+        self._context_length = len(context)
         self._forget()
 
     def feed(self, text: str) -> StopHit | None:
@@ -253,7 +254,8 @@ class StopScanner:
         if not self._stops or not text:
             return None
         self._text += text
-        found = ((self._text.find(stop), stop) for stop in self._stops)
+        new = self._context_length - self._start
+        found = ((self._text.find(stop, max(0, new - len(stop) + 1)), stop) for stop in self._stops)
         hits = [StopHit(self._start + place, stop) for place, stop in found if place >= 0]
         if hits:
             return min(hits)

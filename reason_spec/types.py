@@ -253,9 +253,9 @@ class Step:
 
     ``tokens`` are ids of the tokenizer ``tokenizer_id``, that of the model that wrote the step. ``verdict``
     accepted this drafted step, or rejected the draft that this step of the target replaces; None without a
-    draft. ``num_stop_overlap`` counts characters of the stop string in the steps before this one.
-    ``first_entropy`` is that of the model that wrote the step before its first token, in nats; None where it
-    is not known.
+    draft. ``logprobs`` is None where they are not known; that of a token that ends the text may be NaN.
+    ``num_stop_overlap`` counts characters of the stop string in the steps before this one. ``first_entropy``
+    is that of the model that wrote the step before its first token, in nats; None where it is not known.
     """
 
     text: str

@@ -24,10 +24,10 @@ _CORRECTION: Final = re.compile(
 class StepFeatures:
     """The features of a drafted step.
 
-    Log-probabilities are the draft's, at temperature 1; those of digits are over tokens with a digit, 0 if
-    there is none. ``progress`` relates the step to the question. ``first_entropy`` is the draft's before the
-    first token, in nats; None where its engine does not report it. ``key`` identifies the step and its
-    context across runs. Trained routers read neither.
+    Log-probabilities are the draft's, at temperature 1, 0 where ``num_tokens`` is 0: none are known. Those
+    of digits are over tokens with a digit, 0 if there is none. ``progress`` relates the step to the question.
+    ``first_entropy`` is the draft's before the first token, in nats; None where its engine does not report
+    it. ``key`` identifies the step and its context across runs. Trained routers read neither.
     """
 
     step_index: int

@@ -165,7 +165,10 @@ def _differing(one: PairIdentity, other: PairIdentity) -> str:
 
 
 class LearnedRouter(Router):
-    """Scores a step by a trained model's chance that the target would write a better one."""
+    """Scores a step by a trained model's chance that the target would write a better one.
+
+    A step without log-probabilities is scored 1.
+    """
 
     name: str = "learned"
 
@@ -174,7 +177,7 @@ class LearnedRouter(Router):
         self._model = model
 
     def score(self, features: StepFeatures) -> float:
-        return self._model.chance(features)
+        return self._model.chance(features) if features.num_tokens else 1.0
 
 
 def shipped_model() -> Path:

@@ -10,11 +10,16 @@ from reason_spec.routers.features import StepFeatures, likely
 
 
 class ThresholdRouter(Router):
-    """Scores a step by the draft's least likely token, or least likely digit where the step has digits."""
+    """Scores a step by the draft's least likely token, or least likely digit where the step has digits.
+
+    A step without log-probabilities is scored 1.
+    """
 
     name: str = "threshold"
 
     def score(self, features: StepFeatures) -> float:
+        if not features.num_tokens:
+            return 1.0
         least = features.least_digit_logprob if features.num_digits else features.least_logprob
         return 1.0 - likely(least)
 

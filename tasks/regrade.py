@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 from pathlib import Path
+from statistics import fmean
 from typing import Any, Final, NamedTuple
 
 from reason_spec.errors import DataError
@@ -27,6 +28,8 @@ class GradeCounts(NamedTuple):
     num_without_answer: int
     """Responses in which no answer was found; ``num_wrong`` includes them."""
     bad_lines: tuple[BadLine, ...]
+    shares: tuple[float, ...]
+    """The share of correct responses to each question, whether one record holds them or several do."""
 
     @property
     def num_responses(self) -> int:
@@ -62,7 +65,7 @@ def grade_file(
     """
     resolved = get_task(task)
     num_records = 0
-    grades: list[Grade] = []
+    grades_of: dict[str | int, list[Grade]] = {}
     bad_lines: list[BadLine] = []
     with contextlib.ExitStack() as stack:
         active = grader if grader is not None else stack.enter_context(Grader())
@@ -71,14 +74,15 @@ def grade_file(
         def grade(item: JsonItem) -> list[Grade]:
             found = _grade_record(item.value, resolved, active)
             output.write(_json_line(item.value))
+            grades_of.setdefault(_question_of(item, resolved), []).extend(found)
             return found
 
         records = read_records(input_path, f"one object a line {_WANTED}")
-        for found in parse_items(records, input_path, grade, bad_lines, skip_bad=skip_bad):
+        for _ in parse_items(records, input_path, grade, bad_lines, skip_bad=skip_bad):
             num_records += 1
-            grades += found
         if not num_records:
             raise DataError(nothing_usable(input_path, bad_lines, _WANTED))
+    grades = [grade for group in grades_of.values() for grade in group]
     verdicts = [grade.correct for grade in grades]
     return GradeCounts(
         num_records=num_records,
@@ -87,7 +91,16 @@ def grade_file(
         num_ungraded=verdicts.count(None),
         num_without_answer=sum(grade.prediction is None for grade in grades),
         bad_lines=tuple(bad_lines),
+        shares=tuple(fmean(one.correct is True for one in group) for group in grades_of.values() if group),
     )
+
+
+def _question_of(item: JsonItem, task: Task) -> str | int:
+    """Return the question of a record; its line where it has none."""
+    try:
+        return task.read_record(item.value, require_answer=False).question
+    except FieldError:
+        return item.line
 
 
 def _grade_record(record: dict[str, Any], task: Task, grader: Grader) -> list[Grade]:

@@ -47,7 +47,8 @@ def test_every_step_of_an_answer_is_a_span_that_stands(running: SyncAccelerator,
     expected = {
         "autoregressive": {"target"},
         "speculative": {"draft", "target"},
-        "lookahead": {"draft", "target", "verifier"},
+        # A drafted step that is late is not judged.
+        "lookahead": {"draft", "target"},
     }
     assert lanes >= expected.get(strategy, {"draft", "verifier"})
 

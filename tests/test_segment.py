@@ -211,6 +211,12 @@ def test_a_stop_that_began_in_the_context_is_found() -> None:
     assert hit.start == 2
 
 
+def test_a_stop_that_lies_in_the_context_is_none() -> None:
+    scanner = StopScanner(("\n", "Observation:"), context="four.\n</th")
+    assert scanner.feed("It is 4.") is None
+    assert scanner.feed(" Yes\nNo") == (len("four.\n</thIt is 4. Yes"), "\n")
+
+
 @given(TEXTS, TEXTS.filter(bool))
 def test_text_not_held_back_can_never_become_part_of_a_stop(text: str, stop: str) -> None:
     scanner = StopScanner((stop,))

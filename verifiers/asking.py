@@ -165,7 +165,9 @@ class UtilityVerifier(AskingVerifier):
                 tokenizer.encode(context.prefix_text + drafted.text)
             )
         else:
-            before = context.target_prefix.extend(drafted.tokens)
+            # The turn after it begins with the end of the text.
+            ends_text = drafted.tokens[-1:] and drafted.tokens[-1] in tokenizer.eos_ids
+            before = context.target_prefix.extend(drafted.tokens[:-1] if ends_text else drafted.tokens)
         prompt = before.extend(tokenizer.encode_turn(self._questions.score))
         answers = await self._ask(prompt, self._questions.score_opening, _DIGITS)
         expected = sum(int(digit) * chance for digit, chance in answers.chances.items())

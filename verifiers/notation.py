@@ -31,6 +31,12 @@ _STARS: Final = re.compile(r"\*\*+")
 _CROSS: Final = re.compile(r"(?<=[\d)a-zA-Z.] )[xX](?= \$?[\d(])|(?<=\d)[xX](?=\$?\d)")
 _PHRASES: Final = re.compile(r"\b(multiplied|divided) by\b")
 _BULLET: Final = re.compile(r"(?m)^[ \t]*[-*•][ \t]+")
+SIGNED_ITEM: Final = re.compile(
+    r"(?<=[A-Za-z\d)\]}])(?<![A-Za-z]{2})[,;.:][ \t]+(?=[-+−–][ \t]*(?:\d|[A-Za-z](?![A-Za-z])))"
+)
+"""The mark before a number with a sign: 1, -2 is not 1 - 2."""
+ARTICLE: Final = r"\b[Aa](?=\s+(?!(?:and|are|was|has|equals|plus|minus|times)\b)[a-z]{3,})"
+"""The word a, as a pattern; any other single letter is a variable."""
 _LABEL: Final = re.compile(r"(?m)^[ \t]*(?:#+ *)?(?:(?:[Ss]tep|STEP) +\d+|\d{1,2}[.)](?=[ \t]|$))[:.]?")
 
 

@@ -1,6 +1,6 @@
 """``semantic``: the numbers and names of both steps are compared, then an encoder reads both.
 
-1. Steps that are equal but for white space, marks and capitals are accepted.
+1. Steps that are equal but for white space, marks and the capitals of words are accepted.
 2. Numbers that contradict each other reject (`find_objection`); a number that one step lacks, and names
    that differ, leave the step unknown.
 3. A small encoder, trained on steps of real models, gives the probability that both say the same.
@@ -14,6 +14,7 @@ from typing import Final
 from reason_spec.types import LossClass, Verdict
 from reason_spec.verifiers.base import VerificationContext
 from reason_spec.verifiers.encoding import EncodingVerifier
+from reason_spec.verifiers.notation import ARTICLE, SIGNED_ITEM
 from reason_spec.verifiers.objections import find_objection
 from reason_spec.verifiers.pair_encoder import PairEncoder
 
@@ -22,7 +23,8 @@ _FRAMES: Final = re.compile(
     r"(?<![\w)])\*\*+|\*\*+(?![\w(])|(?m:^[ \t]*(?:[*•]|#+|-(?=[ \t]+[A-Za-z*]))[ \t]+)|\\[()\[\]]"
 )
 _MARKS: Final = re.compile(r"[,;.:](?=\s|$)")
-_SPACE: Final = re.compile(r"\s+")
+_SPACE: Final = re.compile(r"(?<=\d)\s+(?=\d)|(?<=[^\W\d_])\s+(?=[^\W\d_])|(?P<other>\s+)")
+_WORD: Final = re.compile(rf"[^\W\d_]{{2,}}|{ARTICLE}")
 _SURELY_OTHER: Final = 0.05
 """A probability at which the steps are said to differ."""
 
@@ -62,5 +64,11 @@ class SemanticVerifier(EncodingVerifier[PairEncoder]):
 
 
 def squeezed(text: str) -> str:
-    """Return a text without white space, Markdown, the frames of formulas, marks and capitals."""
-    return _SPACE.sub("", _MARKS.sub("", _FRAMES.sub("", text))).casefold()
+    """Return a text without white space, Markdown, the frames of formulas, marks and capitals of words.
+
+    A space between two numbers or two words stays, as do the mark before a number with a sign and the case of
+    single letters: those are variables.
+    """
+    text = _MARKS.sub("", SIGNED_ITEM.sub(",", _FRAMES.sub("", text)))
+    text = _SPACE.sub(lambda found: "" if found["other"] else " ", text)
+    return _WORD.sub(lambda found: found[0].casefold(), text)

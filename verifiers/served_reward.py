@@ -9,19 +9,18 @@ row is that of the last step in both cases.
 from __future__ import annotations
 
 import asyncio
-import logging
 import zlib
 from collections.abc import Sequence
 from functools import partial
 from typing import Any, Final
 
+from reason_spec.engines.remote.discovery import ask_all, ask_model
 from reason_spec.engines.remote.servers import RemoteServer, ServerError, ServerPool
 from reason_spec.engines.remote.wire import Wire
 from reason_spec.errors import EngineError
 from reason_spec.settings import RemoteSettings
 from reason_spec.verifiers.reward import PROBE, ByReward, SoFar, StepToken, check_reward
 
-logger = logging.getLogger(__name__)
 _OWNER: Final = "verifier reward"
 _START_SECONDS: Final = 60.0
 _OUR_SHARE: Final = 0.9
@@ -102,44 +101,20 @@ class _RewardServers:
 
     async def meet(self) -> None:
         async with self._meeting:
-            if self._met:
-                return
-            servers = self._pool.servers
-            answers = await asyncio.gather(*map(self._greet, servers), return_exceptions=True)
-            for server, answer in zip(servers, answers, strict=True):
-                if isinstance(answer, ServerError):
-                    self._trouble = answer
-                    self._pool.rest(server, answer.after)
-                elif answer is not None:
-                    raise answer
-            if all(isinstance(answer, ServerError) for answer in answers):
-                raise EngineError(
-                    f"{_OWNER}: no server answers: {'; '.join(map(str, answers))}. Start one (vllm serve "
-                    "MODEL --runner pooling) or correct verifier.reward_url"
-                )
-            for answer in filter(None, answers):
-                logger.warning("%s: %s; it is left out until it answers", _OWNER, answer)
-            self._met = True
+            if not self._met:
+                remedy = "Start one (vllm serve MODEL --runner pooling) or correct verifier.reward_url"
+                await ask_all(self._wire, self._pool, self._greet, remedy)
+                self._met = True
 
     async def _greet(self, server: RemoteServer) -> None:
         try:
             async with asyncio.timeout(_START_SECONDS):
-                server.model = self._find_model(server, await self._wire.models(server))
+                remedy = "Set verifier.reward_model to the one that is meant"
+                await ask_model(self._wire, server, self._model, remedy)
                 await self._check_token(server)
                 await self._probe(server)
         except TimeoutError:
             raise ServerError(f"{server.url} did not answer within {_START_SECONDS:g} seconds") from None
-
-    def _find_model(self, server: RemoteServer, models: Sequence[dict[str, Any]]) -> str:
-        names = [str(model.get("id")) for model in models]
-        wanted = names[0] if self._model is None and len(names) == 1 else self._model
-        if wanted is None or wanted not in names:
-            asked = "several models" if wanted is None else f"no model {wanted!r}"
-            raise EngineError(
-                f"{_OWNER}: {server.url} has {asked}; it has {', '.join(names) or 'none'}. Set "
-                "verifier.reward_model to the one that is meant"
-            )
-        return wanted
 
     async def _check_token(self, server: RemoteServer) -> None:
         """Refuse an unknown step token: the model would read it as plain text."""
@@ -194,7 +169,7 @@ class _RewardServers:
     async def _ask(self, server: RemoteServer, so_far: SoFar) -> float:
         answer = so_far.answer if self._step_token is None else self._step_token.mark(so_far.answer)
         turns = [{"role": "user", "content": so_far.question}, {"role": "assistant", "content": answer}]
-        body = {"model": self._name_at(server), "messages": turns, "use_activation": True}
+        body = {"model": self._pool.model_at(server), "messages": turns, "use_activation": True}
         if self._step_token is None:
             probs = (await self._wire.pool(server, "classify", body)).get("probs")
         else:
@@ -208,11 +183,6 @@ class _RewardServers:
             return _chance(probs)
         except ValueError as error:
             raise EngineError(f"{_OWNER}: {server.url} answered {str(probs)[:80]}: {error}") from None
-
-    def _name_at(self, server: RemoteServer) -> str | None:
-        """Return the model's name on a server; one that was away at the start is assumed to use another's."""
-        names = (self._model, server.model, *(other.model for other in self._pool.servers))
-        return next(name for name in names if name is not None)
 
 
 def _chance(outputs: Any) -> float:

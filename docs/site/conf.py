@@ -12,6 +12,7 @@ root_doc = "docs/site/index"
 include_patterns = [
     "README.md",
     "CHANGELOG.md",
+    "CONTRIBUTING.md",
     "docs/**",
     "reason-spec-models/README.md",
     "reason-spec-weights/README.md",

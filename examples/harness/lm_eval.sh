@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # lm-evaluation-harness against `reason-spec serve`:
-#   pip install 'reason-spec[harness]'
+#   pip install '.[harness]' ./reason-spec-weights    # in a checkout
 #   reason-spec serve &
 #   bash lm_eval.sh [more arguments of lm_eval]
 # OPENAI_BASE_URL and MODEL name another server and model, TASKS other tasks.

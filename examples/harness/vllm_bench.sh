@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # `vllm bench serve` against `reason-spec serve`, with four requests at a time:
-#   pip install 'reason-spec[gpu]'    # or [cpu]
+#   pip install '.[gpu]' ./reason-spec-weights    # in a checkout; or [cpu]
 #   reason-spec serve &
 #   bash vllm_bench.sh [more arguments of vllm bench serve]
 # OPENAI_BASE_URL and MODEL name another server and model, TOKENIZER its tokenizer, DATA other prompts.

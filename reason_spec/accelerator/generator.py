@@ -232,7 +232,8 @@ class Generator:
             siblings=request.siblings,
             thinking=self._thinking_limit(request, prompts),
         )
-        return replace(resolved.after(request.written, self.target, self.draft), chars_before=0)
+        resolved = resolved.after(request.written, self.target, self.draft)
+        return replace(resolved, chars_before=0, answer_start=len(resolved.text_before))
 
     async def solve(
         self,

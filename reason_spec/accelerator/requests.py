@@ -29,7 +29,8 @@ class GenerationRequest:
         tools: functions the model may call, as JSON objects in OpenAI's form, for the chat template.
         chat_arguments: further arguments of the chat template.
         continue_final: continue the last message instead of answering it.
-        written: steps of the answer that exist already; generation continues after them.
+        written: steps of the answer that exist already; generation continues after them, and
+            stops and positions of text are those of what follows.
         strategy: its name, its settings, or the object that `Generator.strategy` built.
         verifier: its name; it is loaded first if it was not used before. Not read beside a built strategy.
         sampling: how tokens are chosen, keys of the noise included.

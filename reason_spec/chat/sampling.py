@@ -82,7 +82,7 @@ def logit_bias_of(target: Engine, asked: ChatSampling) -> tuple[tuple[int, float
     """
     if not (asked.logit_bias or asked.ignore_eos):
         return ()
-    if not target.takes_constraints:
+    if not target.takes_biases:
         param = "logit_bias" if asked.logit_bias else "ignore_eos"
         raise RequestError(
             f"the engine of {target.name!r} does not support biases: leave {param} out", param=param

@@ -8,10 +8,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-from rich import box
 from rich.table import Table
 
-from reason_spec.cli.screen import Screen
+from reason_spec.cli.screen import Screen, plain_table
 from reason_spec.cli.tune_screens import EXIT_NONE_SAFE
 from reason_spec.evaluation.amounts import percent, points_text
 from reason_spec.evaluation.records import write_text, writing
@@ -106,10 +105,8 @@ def published_points(replay: Replay) -> dict[str, ReplayReport]:
 
 
 def _table(answers: Sequence[Replayed]) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
-    table.add_column("answers of", no_wrap=True)
-    for heading in ("answers", "tokens kept", "right before", "right after", "lost", "won", "loss at most"):
-        table.add_column(heading, justify="right", no_wrap=True)
+    headings = ("answers", "tokens kept", "right before", "right after", "lost", "won", "loss at most")
+    table = plain_table("answers of", *headings)
     groups = by_group(answers)
     rows = (
         {**groups, "all": answers}
@@ -269,9 +266,7 @@ def tune(
 
 
 def _trials_table(tuning: ExitTuning) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
-    for heading in ("threshold", "tokens kept", "lost", "problems", "loss at most", ""):
-        table.add_column(heading, justify="right", no_wrap=True)
+    table = plain_table("threshold", "tokens kept", "lost", "problems", "loss at most", "", num_names=0)
     test = tuning.trials.test
     for trial, kept in zip(tuning.trials.trials, tuning.kept, strict=True):
         table.add_row(

@@ -36,6 +36,7 @@ def grade(
         counts = grade_file(file, output, settings.task.name, skip_bad)
     if as_json:
         record = {**counts._asdict(), "accuracy": counts.accuracy, "output": str(output)}
+        del record["shares"]
         record["bad_lines"] = [line._asdict() for line in counts.bad_lines]
         typer.echo(json.dumps(record, ensure_ascii=False))
     else:
@@ -68,16 +69,21 @@ def verify(
 
 
 def _grade_line(counts: GradeCounts) -> str:
-    from reason_spec.evaluation.amounts import percent, percent_range
-    from reason_spec.evaluation.statistics import exact_interval
+    from reason_spec.evaluation.amounts import counted, percent, percent_range
+    from reason_spec.evaluation.estimates import estimate_share
 
     if not counts.num_responses:
         return "0 of 0 responses are correct: the file holds none" + _left_out(len(counts.bad_lines))
-    interval = exact_interval(counts.num_correct, counts.num_responses)
+    mean, num_questions = estimate_share(counts.shares, counts.num_responses), len(counts.shares)
+    # Responses to one question are not independent, so the interval is that of the mean over questions.
+    over = ""
+    if num_questions < counts.num_responses:
+        over = f"mean over {counted(num_questions, 'question')} {percent(mean.value)}, "
     return (
         f"{counts.num_correct} of {counts.num_responses} responses are correct: {percent(counts.accuracy)} "
-        f"(95 % interval {percent_range(interval)}); {counts.num_without_answer} without an answer, "
-        f"{counts.num_ungraded} undecided" + _left_out(len(counts.bad_lines))
+        f"({over}95 % interval {percent_range(mean.interval)}); "
+        f"{counts.num_without_answer} without an answer, {counts.num_ungraded} undecided"
+        + _left_out(len(counts.bad_lines))
     )
 
 

@@ -6,10 +6,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from statistics import median
 from typing import TypeAlias, TypeVar
 
-from rich import box
 from rich.table import Table
 
-from reason_spec.cli.screen import Screen
+from reason_spec.cli.screen import Screen, plain_table
 from reason_spec.evaluation.amounts import (
     NONE,
     counted,
@@ -77,10 +76,7 @@ def metrics_table(
     rows: Sequence[StrategyMetrics], pairs: Mapping[str, PairedMetrics], rounding: Rounding | None = None
 ) -> Table:
     """Return one column for each strategy of a task, and one row for each measure that is known."""
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
-    table.add_column("", no_wrap=True)
-    for item in rows:
-        table.add_column(item.strategy, justify="right", no_wrap=True)
+    table = plain_table("", *(item.strategy for item in rows))
     for name, cell in (*_quality_rows(rows), *_SPEED_ROWS):
         table.add_row(name, *map(cell, rows))
     for name, estimate in _PAIRED_ROWS if pairs else ():
@@ -123,7 +119,10 @@ def notes(metrics: RunMetrics) -> Iterator[str]:
     sizes = sorted({size for item in metrics.strategies for size in item.concurrency} - {1})
     if sizes:
         shown = ", ".join(map(str, sizes))
-        yield f"Seconds are the wall time of a batch of {shown} problems divided by its size."
+        yield (
+            f"Seconds are the wall time of a batch of {shown} problems divided by its size; "
+            "their intervals count batches."
+        )
     undecided = sum(item.num_undecided for item in metrics.strategies if item.task != ALL_TASKS)
     if undecided:
         yield f"{undecided} answers could not be compared with their reference and count as wrong."

@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
+from rich import box
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.segment import Segments
@@ -120,6 +121,16 @@ class Screen:
 
     def progress(self, totals: Totals, done: Sequence[Outcome]) -> AbstractContextManager[CountAnswer]:
         return run_progress(self.err, totals, done, quiet=self.quiet)
+
+
+def plain_table(*headings: str, num_names: int = 1, wraps: bool = False) -> Table:
+    """Return a table of ``num_names`` columns of names and further ones of numbers, which may be wrapped."""
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
+    for heading in headings[:num_names]:
+        table.add_column(heading, no_wrap=True)
+    for heading in headings[num_names:]:
+        table.add_column(heading, justify="right", no_wrap=not wraps)
+    return table
 
 
 def full_width(table: Table, console: Console) -> int:

@@ -16,8 +16,9 @@ if TYPE_CHECKING:
 TOP_HELP = (
     "Show what a server does now: answers, latency, speed-up over the target alone, acceptance by layer and "
     "what the load controller decided.\n\n"
-    "It reads the server's /metrics, with the key in REASON_SPEC_API_KEY if there is one. On a terminal the "
-    "table is renewed until Ctrl-C; elsewhere it is printed once."
+    "It reads the server's /metrics, with the key in REASON_SPEC_API_KEY if there is one; a server with keys "
+    "shows them to trusted clients. On a terminal the table is renewed until Ctrl-C; elsewhere it is printed "
+    "once."
 )
 _SERVER = "Server"
 _TIMEOUT_SECONDS = 10.0
@@ -66,7 +67,7 @@ def _look(url: str) -> Snapshot:
     """Read the metrics of a server.
 
     Raises:
-        SettingsError: no server of ours answers there, or it asks for a key.
+        SettingsError: no server of ours answers there, or it does not show its metrics.
     """
     import httpx2
 
@@ -83,7 +84,11 @@ def _look(url: str) -> Snapshot:
             f"--url {url}: no server answers at {address} ({error}). Start one with: reason-spec serve"
         ) from None
     if response.status_code in (401, 403):
-        raise SettingsError(f"--url {url}: the server asks for a key; set {API_KEY_VARIABLE}")
+        raise SettingsError(
+            f"--url {url}: the server does not show its metrics ({response.status_code}). Set "
+            f"{API_KEY_VARIABLE} to the key of a trusted client; if it has no keys, name its host in "
+            "server.allowed_hosts"
+        )
     if response.status_code != 200 or "reason_spec:" not in response.text:
         raise SettingsError(f"--url {url}: {address} has no metrics of reason-spec ({response.status_code})")
     return Snapshot.parse(response.text)

@@ -7,11 +7,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from rich import box
 from rich.progress import Progress
 from rich.table import Table
 
-from reason_spec.cli.screen import Screen
+from reason_spec.cli.screen import Screen, plain_table
 from reason_spec.evaluation.amounts import NONE, counted, percent, ratio_text, times_text
 from reason_spec.evaluation.grouping import BASELINE
 from reason_spec.lab.tuning import calibration_report, report
@@ -106,10 +105,8 @@ def show_tuning(found: Tuning, screen: Screen, *, quiet: bool) -> None:
 
 def _rung_table(title: str, rung: Rung, chosen: CandidateResult | None = None) -> Table:
     """Return a row for each of the fastest candidates of a rung, and for those that went on."""
-    shown = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
-    shown.add_column(f"{title}, {rung.num_problems} problems", no_wrap=True)
-    for heading in ("speed-up", "95 %", "right", "lost", "points at most"):
-        shown.add_column(heading, justify="right", no_wrap=True)
+    title = f"{title}, {rung.num_problems} problems"
+    shown = plain_table(title, "speed-up", "95 %", "right", "lost", "points at most")
     shown.add_column("", no_wrap=True)
     alone = percent(rung.baseline_right / max(1, rung.num_problems))
     shown.add_row(f"{BASELINE} (the target alone)", "1.00x", "", alone, "", "", "")
@@ -155,10 +152,8 @@ def show_verifier_tuning(found: VerifierTuning, screen: Screen, *, plot: bool) -
 
 def _threshold_table(found: ThresholdTrials) -> Table:
     """Return one row for each threshold that was tried."""
-    shown = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
-    shown.add_column("threshold", no_wrap=True)
-    for heading in ("solved", "steps by the draft", "alpha_step", "right", "lost", "points at most", ""):
-        shown.add_column(heading, justify="right")
+    headings = ("solved", "steps by the draft", "alpha_step", "right", "lost", "points at most", "")
+    shown = plain_table("threshold", *headings, wraps=True)
     for trial in found.trials:
         shown.add_row(
             f"{trial.threshold:g}",

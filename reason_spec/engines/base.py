@@ -89,6 +89,11 @@ class Engine(ABC):
         """The largest number of tokens, prefix and continuation together."""
 
     @property
+    def takes_biases(self) -> bool:
+        """Whether requests may have a ``logit_bias``; a generation with one fails otherwise."""
+        return self.takes_constraints
+
+    @property
     def takes_stop_ids(self) -> bool:
         """Whether requests end at their ``stop_ids``; False if the engine receives text, not tokens."""
         return True

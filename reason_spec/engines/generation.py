@@ -7,7 +7,7 @@ import math
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 
-from reason_spec.errors import EngineError
+from reason_spec.errors import EngineError, RequestError
 from reason_spec.segment import NOTHING_OPEN, Boundary, BoundaryScanner, OpenBlocks
 from reason_spec.speculation.tree_shapes import DraftTreeName
 from reason_spec.types import Acceptance, Constraint, FinishReason, Prefix, Sampling, TokenDrafterName, Usage
@@ -26,7 +26,7 @@ class EngineRequest:
         sampling: how tokens are chosen.
         boundary: ends the generation with its step; None generates to the end of the text.
         stops: strings that end the generation, left out of its text.
-        stop_context: the end of the prefix as text, in which a stop string may begin.
+        stop_context: the end of the prefix as text, in which a stop string may begin but not end.
         stop_ids: tokens that end the generation, left out of its text.
         step_context: the beginning of the step, where the prefix ends within one.
         begins_in: the open blocks (fences, tags, JSON) in which the step begins.
@@ -140,6 +140,7 @@ class GenerationResult:
         usage: the work of this generation.
         num_stop_overlap: characters of the stop string that lie in the prefix.
         error: why the engine failed; None unless ``finish`` is ``failed``.
+        is_refused: the request is at fault for that, not the engine.
         first_entropy: entropy of the model at temperature 1 before the first token, in nats; None where the
             engine does not report it, and for requests without a boundary.
     """
@@ -151,6 +152,7 @@ class GenerationResult:
     usage: Usage
     num_stop_overlap: int = 0
     error: str | None = None
+    is_refused: bool = False
     first_entropy: float | None = None
 
 
@@ -208,10 +210,12 @@ class Generation:
 
         Raises:
             EngineError: the engine failed; the message says why.
+            RequestError: the engine's server refused what the request asks for.
         """
         result = await asyncio.shield(self._result)
         if result.finish == "failed":
-            raise EngineError(result.error or "the engine failed without saying why")
+            kind = RequestError if result.is_refused else EngineError
+            raise kind(result.error or "the engine failed without saying why")
         return result
 
     async def closed(self) -> Usage:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Generic, TypeAlias, TypeVar
 
 import numpy as np
+import numpy.typing as npt
 
 from reason_spec.evaluation.outcome import Outcome
 from reason_spec.evaluation.statistics import Floats, Strata
@@ -71,6 +72,46 @@ class ByProblem(Generic[Item]):
     def means(self, amount: Callable[[Item], float]) -> Floats:
         """Return the mean over the samples of each problem: ``[num_problems]``."""
         return np.array([math.fsum(map(amount, group)) / len(group) for group in self.groups])
+
+
+@dataclass(frozen=True, slots=True)
+class Batches:
+    """The batches in which problems were answered, one for each problem where answers were not concurrent.
+
+    The seconds of concurrent answers are shares of the time of their batch, so for seconds the batch is the
+    unit of the statistics, and not the problem. ``batch_of[i]`` numbers the batch of problem i, ``strata[j]``
+    the task of batch j.
+    """
+
+    batch_of: npt.NDArray[np.intp]
+    strata: Strata
+
+    @classmethod
+    def of(cls, problems: ByProblem[Item], outcome_of: Callable[[Item], Outcome]) -> Batches:
+        """Find the batch of each problem; of several, as of many samples, that of the first sample counts."""
+        numbers: dict[tuple[str, str, float], int] = {}
+        batch_of: list[int] = []
+        for group in problems.groups:
+            first = min(map(outcome_of, group), key=lambda outcome: outcome.sample)
+            # Answers of one batch have equal shares of its time.
+            name, seconds = (first.session, first.seconds) if first.concurrency > 1 else (first.id, -1.0)
+            key = first.task, name, seconds
+            batch_of.append(numbers.setdefault(key, len(numbers)))
+        return cls(np.array(batch_of, dtype=np.intp), stratum_of_each([task for task, *_ in numbers]))
+
+    def __len__(self) -> int:
+        return len(self.strata)
+
+    @property
+    def sizes(self) -> Floats:
+        """The number of problems of each batch."""
+        return self.sums(np.ones(len(self.batch_of)))
+
+    def sums(self, amounts: Floats) -> Floats:
+        """Return the sum over the problems of each batch: ``[num_batches]``."""
+        sums = np.zeros(len(self))
+        np.add.at(sums, self.batch_of, amounts)
+        return sums
 
 
 def stratum_of_each(tasks: Sequence[str]) -> Strata:

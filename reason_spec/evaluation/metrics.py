@@ -10,12 +10,12 @@ from typing import Any
 
 import numpy as np
 
-from reason_spec.evaluation.estimates import Estimate, estimate_mean, estimate_share
-from reason_spec.evaluation.grouping import ByProblem, baseline_among, by_strategy, pair_up
+from reason_spec.evaluation.estimates import Estimate, estimate_mean, estimate_ratio, estimate_share
+from reason_spec.evaluation.grouping import Batches, ByProblem, baseline_among, by_strategy, pair_up
 from reason_spec.evaluation.outcome import Outcome, share
 from reason_spec.evaluation.paired import PairedMetrics, compare_pairs
 from reason_spec.evaluation.repeated import Votes, count_votes, majority_at_k, pass_at_k, sizes_up_to
-from reason_spec.evaluation.statistics import Interval
+from reason_spec.evaluation.statistics import Floats, Interval
 from reason_spec.evaluation.voting import KEPT_SHARES, end_of_vote, weighted_majority
 from reason_spec.types import LossClass, Usage
 
@@ -88,7 +88,8 @@ class StrategyMetrics:
             samples, both are left out beyond k = 1: these samples are no independent ones.
         vote: of all drawn samples; None with one sample of each problem.
         seconds: over answers; so is ``first_step_seconds``, the time until the first step was final. With
-            several answers at once, the wall time of a batch divided by its size.
+            several answers at once, the wall time of a batch divided by its size; intervals of seconds then
+            count batches.
         target_tokens: tokens that the target generated, rejected branches and accepted token drafts included,
             divided by the tokens of the answers.
         target_prefilled_tokens: the same for tokens that the target prefilled, prompts included.
@@ -251,7 +252,7 @@ def _measure_one(task: str, outcomes: Sequence[Outcome]) -> StrategyMetrics:
         vote=_vote_metrics(problems, graded, votes) if problems.num_items > len(problems) else None,
         seconds=_percentiles([outcome.seconds for outcome in outcomes]),
         first_step_seconds=_percentiles([outcome.first_step_seconds for outcome in outcomes]),
-        seconds_per_problem=estimate_mean(problems.means(lambda outcome: outcome.seconds), problems.strata),
+        seconds_per_problem=_mean_seconds(problems, problems.means(lambda outcome: outcome.seconds)),
         tokens_per_problem=estimate_mean(problems.means(lambda outcome: outcome.tokens), problems.strata),
         tokens_per_second=tokens / seconds if seconds > 0 else 0.0,
         target_tokens=per_token(target.num_generated_tokens),
@@ -284,6 +285,13 @@ def _is_right(outcome: Outcome) -> float:
     return float(outcome.correct is True)
 
 
+def _mean_seconds(problems: ByProblem[Outcome], seconds: Floats) -> Estimate:
+    """Return the mean over problems of their seconds, with an interval that counts batches."""
+    batches = Batches.of(problems, _itself)
+    # A batch may hold fewer problems than others.
+    return estimate_ratio(batches.sums(seconds), batches.sizes, batches.strata)
+
+
 def _by_k(
     graded: ByProblem[Outcome], votes: Sequence[Votes], chance: Callable[[Votes, int], float]
 ) -> dict[int, Estimate]:
@@ -304,9 +312,8 @@ def _vote_metrics(
         # A problem has one vote.
         return estimate_share(chances, len(chances), graded.strata)
 
-    def total(amount: Callable[[Outcome], float]) -> Estimate:
-        sums = [math.fsum(map(amount, group)) for group in problems.groups]
-        return estimate_mean(np.array(sums), problems.strata)
+    def totals(amount: Callable[[Outcome], float]) -> Floats:
+        return np.array([math.fsum(map(amount, group)) for group in problems.groups])
 
     weighted: dict[float, Estimate] = {}
     for share_kept in KEPT_SHARES if votes else ():
@@ -317,9 +324,9 @@ def _vote_metrics(
     return VoteMetrics(
         accuracy=estimate([majority_at_k(vote, vote.num_samples) for vote in votes]) if votes else None,
         weighted=weighted,
-        num_samples=total(lambda _: 1.0),
-        seconds=total(lambda outcome: outcome.seconds),
-        tokens=total(_generated_until_the_vote),
+        num_samples=estimate_mean(totals(lambda _: 1.0), problems.strata),
+        seconds=_mean_seconds(problems, totals(lambda outcome: outcome.seconds)),
+        tokens=estimate_mean(totals(_generated_until_the_vote), problems.strata),
         num_stopped=len(ends),
         num_cancelled=sum(end.num_cancelled for end in ends),
     )

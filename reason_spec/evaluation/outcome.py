@@ -94,7 +94,7 @@ class Confidence:
     @classmethod
     def of_steps(cls, steps: Sequence[Step]) -> Confidence | None:
         """Return None where a step has no log-probabilities, as one of the suffix cache."""
-        logprobs = [logprob for step in steps for logprob in step.logprobs or ()]
+        logprobs = [logprob for step in steps for logprob in step.logprobs or () if not math.isnan(logprob)]
         if not logprobs or any(step.tokens and step.logprobs is None for step in steps):
             return None
         sums = np.cumsum([0.0, *logprobs])
@@ -216,7 +216,7 @@ class Outcome:
     def from_json(cls, line: str) -> Outcome:
         """Read a line that ``to_json`` wrote.
 
-        Fields with a default were added later: files of earlier runs do not have them.
+        Fields with a default may be missing.
 
         Raises:
             ValueError: the line is no JSON object, or lacks a field.

@@ -8,9 +8,11 @@ from itertools import chain
 from operator import itemgetter
 from statistics import median
 
+import numpy as np
+
 from reason_spec.evaluation.amounts import counted
 from reason_spec.evaluation.estimates import Estimate, estimate_gain, estimate_ratio
-from reason_spec.evaluation.grouping import ByProblem, OutcomePair
+from reason_spec.evaluation.grouping import Batches, ByProblem, OutcomePair
 from reason_spec.evaluation.outcome import Outcome
 from reason_spec.evaluation.statistics import mcnemar_exact, median_interval, smallest_paired_difference
 
@@ -26,8 +28,9 @@ _MIN_SECONDS = 1e-6
 class PairedMetrics:
     """A strategy against the baseline on the problems and samples that both answered.
 
-    Differences are the strategy's minus the baseline's. Problems are the unit of all intervals. Those of
-    accuracy are score intervals, which do not shrink to nothing where no problem differs.
+    Differences are the strategy's minus the baseline's. Problems are the unit of all intervals, but for
+    speed-ups of concurrent answers their batches. Those of accuracy are score intervals, which do not shrink
+    to nothing where no problem differs.
 
     Attributes:
         num_identical: pairs of the same tokens.
@@ -69,6 +72,7 @@ def compare_pairs(task: str, pairs: Sequence[OutcomePair]) -> PairedMetrics:
         pairs: at least one; their order changes only the last digits of sums.
     """
     problems = ByProblem.of(pairs, itemgetter(1))
+    batches = Batches.of(problems, itemgetter(1))
     accuracy = _compare_accuracy(pairs)
     base, own = pairs[0]
     num_identical = sum(one.token_ids == other.token_ids for one, other in pairs)
@@ -89,15 +93,15 @@ def compare_pairs(task: str, pairs: Sequence[OutcomePair]) -> PairedMetrics:
         p_value=accuracy.p_value,
         smallest_difference=accuracy.smallest_difference,
         speedup=estimate_ratio(
-            problems.means(lambda pair: _seconds(pair[0])),
-            problems.means(lambda pair: _seconds(pair[1])),
-            problems.strata,
+            batches.sums(problems.means(lambda pair: _seconds(pair[0]))),
+            batches.sums(problems.means(lambda pair: _seconds(pair[1]))),
+            batches.strata,
         ),
-        paired_speedup=_paired_speedup(problems),
+        paired_speedup=_paired_speedup(problems, batches),
         warning="; ".join(
             [
                 *(_warn_of_accuracy(accuracy) if not is_same_text else []),
-                *_warn_of_speed(len(problems), len(pairs), num_apart),
+                *_warn_of_speed(batches, len(pairs), num_apart),
             ]
         ),
     )
@@ -135,10 +139,12 @@ def _compare_accuracy(pairs: Iterable[OutcomePair]) -> _AccuracyOfPairs:
     )
 
 
-def _paired_speedup(problems: ByProblem[OutcomePair]) -> Estimate:
-    """Return the median over pairs of the ratio of seconds; its interval is that of the problems' medians."""
+def _paired_speedup(problems: ByProblem[OutcomePair], batches: Batches) -> Estimate:
+    """Return the median over pairs of the ratio of seconds; its interval is that of the batches' medians."""
     ratios = [[_seconds(base) / _seconds(own) for base, own in group] for group in problems.groups]
-    return Estimate(median(chain.from_iterable(ratios)), median_interval([median(group) for group in ratios]))
+    medians = np.array([median(group) for group in ratios])
+    of_batches = [float(np.median(medians[batches.batch_of == batch])) for batch in range(len(batches))]
+    return Estimate(median(chain.from_iterable(ratios)), median_interval(of_batches))
 
 
 def _seconds(outcome: Outcome) -> float:
@@ -155,11 +161,13 @@ def _warn_of_accuracy(accuracy: _AccuracyOfPairs) -> list[str]:
     return [f"{problems}: a difference of accuracy below {points:.0f} points would not be seen"]
 
 
-def _warn_of_speed(num_problems: int, num_pairs: int, num_apart: int) -> list[str]:
+def _warn_of_speed(batches: Batches, num_pairs: int, num_apart: int) -> list[str]:
     warnings = []
-    if num_problems < MIN_PROBLEMS_FOR_SPEED:
-        problems = counted(num_problems, "problem")
-        warnings.append(f"the speed-up rests on {problems}; take {MIN_PROBLEMS_FOR_SPEED} or more")
+    if len(batches) < MIN_PROBLEMS_FOR_SPEED:
+        units = counted(len(batches), "problem")
+        if len(batches) < len(batches.batch_of):
+            units = counted(len(batches), "batch of problems", "batches of problems")
+        warnings.append(f"the speed-up rests on {units}; take {MIN_PROBLEMS_FOR_SPEED} or more")
     if num_apart:
         warnings.append(
             f"{num_apart} of {counted(num_pairs, 'pair')} were timed in different starts of the command"

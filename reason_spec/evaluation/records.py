@@ -12,6 +12,7 @@ from typing import BinaryIO, Self, TypeVar
 from filelock import FileLock, Timeout
 
 from reason_spec.errors import DataError, ResumeError
+from reason_spec.jsonl import atomic_output
 
 LOCK = ".lock"
 OTHER_FOLDER = "Name another folder with --output."
@@ -159,19 +160,8 @@ def write_text(path: Path, text: str, remedy: str = OTHER_FOLDER) -> None:
     Raises:
         DataError: it cannot be written.
     """
-    temporary = path.with_name(f".{path.name}.tmp")
-    try:
-        with writing(path, remedy):
-            with temporary.open("w", encoding="utf-8") as file:
-                file.write(text)
-                file.flush()
-                os.fsync(file.fileno())
-            temporary.replace(path)
-    except DataError:
-        # A full disk should not stay full for it.
-        with contextlib.suppress(OSError):
-            temporary.unlink(missing_ok=True)
-        raise
+    with atomic_output(path, remedy=remedy) as file:
+        file.write(text.encode())
 
 
 @contextlib.contextmanager

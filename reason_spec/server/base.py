@@ -73,4 +73,7 @@ class ApiError(Exception):
             found["www-authenticate"] = "Bearer"
         if self.retry_after is not None:
             found["retry-after"] = str(math.ceil(self.retry_after))
+        if self.status == 504:
+            # OpenAI's clients repeat what a server failed at; this would take as long again.
+            found["x-should-retry"] = "false"
         return JSONResponse(self.body(), self.status, found)

@@ -1,4 +1,4 @@
-"""Connections: their number, the time limit of headers, and the refusal of ambiguous framing."""
+"""Connections: their number, time limits of headers and unread responses, refusal of ambiguous framing."""
 
 from __future__ import annotations
 
@@ -28,6 +28,8 @@ _REFUSED_SECONDS = 1.0
 _REFUSED_AT_ONCE = 64
 """Refused connections that get a response; further ones are closed."""
 _RETRY_SECONDS = 5
+_UNREAD_SECONDS = 60.0
+"""Between two looks at a closed connection; it is aborted if its client read nothing in this time."""
 _END_OF_HEAD = re.compile(rb"\n\r?\n")
 
 
@@ -57,9 +59,9 @@ def http_config(app: ASGIApp, settings: ServerSettings) -> uvicorn.Config:
 
 
 class LimitedProtocol(H11Protocol):
-    """A connection with a time limit for headers and a cap on the number of connections.
+    """A connection with time limits for headers and unread responses, and a cap on the number of connections.
 
-    Both apply before authentication, so the application is not involved.
+    They apply before authentication, so the application is not involved.
     """
 
     max_connections: int
@@ -69,10 +71,12 @@ class LimitedProtocol(H11Protocol):
         self.conn: _StrictConnection = _StrictConnection(h11.SERVER)
         self._is_new = True
         self._head_timer: asyncio.TimerHandle | None = None
+        self._unread_timer: asyncio.TimerHandle | None = None
         self._is_refused = False
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
+        self._abort_if_unread()
         beyond = len(self.connections) - self.max_connections
         if beyond > _REFUSED_AT_ONCE:
             transport.abort()
@@ -92,6 +96,8 @@ class LimitedProtocol(H11Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop_watching()
+        if self._unread_timer is not None:
+            self._unread_timer.cancel()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
@@ -121,6 +127,17 @@ class LimitedProtocol(H11Protocol):
         if self._head_timer is not None:
             self._head_timer.cancel()
             self._head_timer = None
+
+    def _abort_if_unread(self, num_before: int = 0) -> None:
+        """Abort a closed connection if its client has read nothing since the last look.
+
+        Otherwise it would stay until the rest of the response is sent: for ever, if the client never reads.
+        """
+        num_unread = self.transport.get_write_buffer_size() if self.transport.is_closing() else 0
+        if num_unread and num_unread == num_before:
+            self.transport.abort()
+        else:
+            self._unread_timer = self.loop.call_later(_UNREAD_SECONDS, self._abort_if_unread, num_unread)
 
     def _give_up(self) -> None:
         text = f"the headers did not arrive within {_HEADER_SECONDS:g} seconds"

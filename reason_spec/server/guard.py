@@ -11,6 +11,7 @@ import logging
 import secrets
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any
 
 from starlette.datastructures import Headers
@@ -152,6 +153,8 @@ class Guard:
             check_site(headers.get("host", ""), headers.get("origin", ""), self._settings.allowed_hosts)
         if not (route in _OPEN or (route == "/metrics" and self._settings.open_metrics)):
             exchange.client = self._client_of(headers)
+            if route == "/metrics":
+                self._check_metrics(exchange.client)
         receive: Receive = exchange.receive
         if scope["method"] == "POST":
             if headers.get("content-encoding", "identity") != "identity":
@@ -182,6 +185,19 @@ class Guard:
                 text = "this is not a key of this server; send one as Authorization: Bearer KEY"
             raise ApiError(401, text, kind="authentication_error", code="invalid_api_key")
         return client
+
+    def _check_metrics(self, client: Client) -> None:
+        """Check that a client may see what speculation did for others.
+
+        Raises:
+            ApiError: 403, there are keys and this one is not of a trusted client.
+        """
+        if self.keys.anyone is None and not client.trusted:
+            text = (
+                "this key may not see the metrics; use one of a trusted client (reason-spec keys new TENANT "
+                "--trusted), or serve with server.open_metrics"
+            )
+            raise ApiError(403, text, kind="permission_error", code="not_trusted")
 
     async def _read_body(self, exchange: _Exchange) -> bytes:
         """Read a body within the limits of size and time."""
@@ -323,7 +339,8 @@ class _Exchange:
         except TimeoutError:
             pass
         if not self.gone:
-            await self._send({"type": "http.response.body", "body": b"", "more_body": False})
+            with suppress(ClientGoneError):
+                await self.send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
 def _route_of(path: str, method: str) -> str:

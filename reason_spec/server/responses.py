@@ -9,7 +9,6 @@ from typing import Any, Literal, NotRequired
 from typing_extensions import TypedDict
 
 from reason_spec.chat.base import ChatEnd, ChatRequest, ChatSampling
-from reason_spec.errors import RequestError
 from reason_spec.server.base import Client
 from reason_spec.server.protocol import JsonObjectFormat
 from reason_spec.server.protocol_responses import (
@@ -66,7 +65,6 @@ def response_request(
     """Return the request of a body; ``max_tokens`` is the limit that the operator allows.
 
     Raises:
-        RequestError: thinking is followed by nothing of the assistant.
         ApiError: the client may not ask for it.
     """
     choice = body.tool_choice or "auto"
@@ -125,8 +123,6 @@ def messages_of(body: ResponsesBody) -> list[dict[str, Any]]:
                 turns.append({"role": "assistant", "content": None})
             _add(item, turns[-1])
         is_open = by_assistant
-    if any(turn.keys() == {"role", "content"} and turn["content"] is None for turn in turns):
-        raise RequestError("an item of the assistant holds nothing", param="input")
     return turns
 
 

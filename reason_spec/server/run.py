@@ -47,6 +47,7 @@ class Server:
         self._service = Service(settings, start)
         self._socket = listen(settings.server.host, settings.server.port)
         self._stopped = asyncio.Event()
+        self._tasks: set[asyncio.Task[None]] = set()
 
     @property
     def url(self) -> str:
@@ -125,10 +126,15 @@ class Server:
                 self._say("Stopping before the models are loaded; a second signal ends all at once.")
             self._stopped.set()
 
+        def read_keys() -> None:
+            reading = asyncio.create_task(self._service.read_keys_again())
+            self._tasks.add(reading)
+            reading.add_done_callback(self._tasks.discard)
+
         for number in ends:
             loop.add_signal_handler(number, stop)
         if self.settings.server.api_keys_file is not None:
-            loop.add_signal_handler(signal.SIGHUP, self._service.read_keys_again)
+            loop.add_signal_handler(signal.SIGHUP, read_keys)
         try:
             yield
         finally:

@@ -14,7 +14,7 @@ from reason_spec.server.admission import Admission
 from reason_spec.server.api_request import target_name
 from reason_spec.server.app import Operation, create_app, starting_app
 from reason_spec.server.guard import Guard
-from reason_spec.server.keys import load_keys
+from reason_spec.server.keys import KeyRing, load_keys
 from reason_spec.server.metrics import Metrics
 from reason_spec.server.predicted_calls import open_predictions
 from reason_spec.settings import Settings
@@ -39,7 +39,7 @@ class Service:
     def __init__(self, settings: Settings, start: Start | None = None) -> None:
         self.settings = settings
         self._start_engines: Start = start or Accelerator.start
-        self._keys = load_keys(settings.server, settings.suffix.tenant)
+        keys = load_keys(settings.server, settings.suffix.tenant)
         self._accelerator = Accelerator.from_settings(settings)
         self._draft_to_adapt = None
         if settings.server.learn_folder is not None:
@@ -54,8 +54,9 @@ class Service:
         self._metrics.watch(self._admission)
         self._metrics.watch_controller(lambda: self._accelerator.load_controller)
         self.guard = Guard(
-            starting_app(self.operation), self._keys, settings.server, on_response=self._metrics.responded
+            starting_app(self.operation), keys, settings.server, on_response=self._metrics.responded
         )
+        self._loading_tenants = asyncio.Lock()
 
     async def start(self) -> None:
         """Load the models and let requests pass.
@@ -64,8 +65,8 @@ class Service:
             EngineError: a model could not be loaded.
         """
         await self._start_engines(self._accelerator)
-        if self._accelerator.suffix_sessions is not None:
-            await asyncio.to_thread(self._accelerator.suffix_sessions.load, self._keys.tenants)
+        async with self._loading_tenants:
+            await self._load_tenants(self.guard.keys)
         if (draft := self._draft_to_adapt) is not None:
             bundle = self._accelerator.bundle
             bundle.adaptation = await open_adaptation(
@@ -108,14 +109,24 @@ class Service:
         if self._predictions is not None:
             self._predictions.close()
 
-    def read_keys_again(self) -> None:
-        """Take the keys that the file has now; a damaged file changes nothing."""
-        try:
-            self.guard.keys = load_keys(self.settings.server, self.settings.suffix.tenant)
-        except ReasonSpecError as error:
-            logger.warning("the keys stay as they were: %s", error)
-        else:
+    async def read_keys_again(self) -> None:
+        """Take the keys that the file has now; a damaged file changes nothing.
+
+        First the texts of new tenants are loaded: their first requests would stop the server for it.
+        """
+        async with self._loading_tenants:
+            try:
+                keys = load_keys(self.settings.server, self.settings.suffix.tenant)
+            except ReasonSpecError as error:
+                logger.warning("the keys stay as they were: %s", error)
+                return
+            await self._load_tenants(keys)
+            self.guard.keys = keys
             logger.info("the keys were read again")
+
+    async def _load_tenants(self, keys: KeyRing) -> None:
+        if (sessions := self._accelerator.suffix_sessions) is not None:
+            await asyncio.to_thread(sessions.load, keys.tenants)
 
     def _sheds(self) -> bool:
         """Shed speculation by the load alone while the load controller does not know what passes cost."""

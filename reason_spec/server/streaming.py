@@ -25,6 +25,8 @@ STREAM_CONTENT: dict[str, dict[str, object]] = {"text/event-stream": {}}
 """For the OpenAPI document: the content of an endpoint besides JSON."""
 _READ_AHEAD = 64
 """Events of a stream that may wait for a slow client."""
+_LINE_ENDS = {code: f"\\u{code:04x}" for code in (0x85, 0x2028, 0x2029)}
+"""Characters of a JSON text that some clients take for the end of a line, as escapes."""
 _T = TypeVar("_T")
 
 
@@ -197,4 +199,5 @@ class EventStream(StreamingResponse):
 def data_event(body: Mapping[str, Any], name: str | None = None) -> bytes:
     """Return one server-sent event; ``name`` is its type, if the protocol has types."""
     head = f"event: {name}\n" if name else ""
-    return f"{head}data: {json.dumps(body, ensure_ascii=False, separators=(',', ':'))}\n\n".encode()
+    text = json.dumps(body, ensure_ascii=False, separators=(",", ":")).translate(_LINE_ENDS)
+    return f"{head}data: {text}\n\n".encode()

@@ -63,7 +63,9 @@ class ServerSettings(Section):
         description="tenants share the KV cache of equal prefixes; response times then reveal the prompts "
         "of others",
     )
-    open_metrics: bool = Field(default=False, description="/metrics needs no key")
+    open_metrics: bool = Field(
+        default=False, description="/metrics needs no key, instead of that of a trusted client"
+    )
     max_body_bytes: int = Field(default=4 << 20, ge=1024, description="maximum size of a body (413)")
     body_timeout: float = Field(default=30.0, gt=0, description="seconds for a body to arrive (408)")
     max_n: int = Field(default=8, ge=1, description="maximum number of answers to one request")

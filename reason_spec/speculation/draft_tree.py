@@ -107,7 +107,10 @@ class PredictedSource:
         self._offered: dict[Path, NextTokens] = {}
 
     def after(self, path: Path) -> NextTokens:
-        found = self._offered[path] = self._find(path)
+        if path not in self._offered:
+            # What is found once the pass is over may be what it predicted.
+            self._offered[path] = self._find(path)
+        found = self._offered[path]
         return NextTokens(found.tokens, tuple(map(self._calibration.corrected, found.chances)))
 
     def learn(self, generated: Sequence[int]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from reason_spec.engines.base import Tokenizer, has_digit
+from reason_spec.engines.base import Engine, has_digit
 from reason_spec.routers.base import Router, StepRoute
 from reason_spec.routers.features import StepFeatures
 from reason_spec.strategies.answer_work import AnswerWork
@@ -13,6 +13,7 @@ from reason_spec.strategies.gated import GatedStrategy
 from reason_spec.strategies.routed import judge_by
 from reason_spec.strategies.specreason import SpecReasonLoop
 from reason_spec.strategies.step_loop import LoopOptions
+from reason_spec.strategies.step_tokens import tokens_for
 from reason_spec.types import Step
 from reason_spec.verifiers.base import VerificationContext
 
@@ -30,7 +31,7 @@ class Arbitrage(RoutedStrategy, GatedStrategy):
     def _loop(self, answer: AnswerWork) -> SpecReasonLoop:
         return SpecReasonLoop(
             answer,
-            judge_by(_ByFeatures(self.router, self.draft.tokenizer)),
+            judge_by(_ByFeatures(self.router, self.draft)),
             # The router reads the draft's log-probabilities, which a step of the suffix cache has not got.
             LoopOptions(proposes_known_steps=False, hands_over=True),
             first_by_target=self.settings.first_by_target,
@@ -40,15 +41,13 @@ class Arbitrage(RoutedStrategy, GatedStrategy):
 class _ByFeatures:
     """Asks a router about the features of a drafted step."""
 
-    def __init__(self, router: Router, tokenizer: Tokenizer) -> None:
+    def __init__(self, router: Router, draft: Engine) -> None:
         self._router = router
-        self._tokenizer = tokenizer
+        self._draft = draft
 
     def route(self, context: VerificationContext, drafted: Step) -> StepRoute:
-        logprobs, tokens = drafted.logprobs or (), drafted.tokens
-        if drafted.tokenizer_id != self._tokenizer.tokenizer_id:
-            tokens = self._tokenizer.encode(drafted.text)
-        digits = [has_digit(self._tokenizer, token) for token in tokens]
+        logprobs = drafted.logprobs or ()
+        digits = [has_digit(self._draft.tokenizer, token) for token in tokens_for(drafted, self._draft)]
         if len(digits) != len(logprobs):
             # Encoded again, the text has other tokens than the draft wrote: which had a digit is not known.
             digits = [False] * len(logprobs)

@@ -34,6 +34,7 @@ class SolveRequest:
     same ``siblings`` draft for each other, none if it is empty.
     ``budget`` is what it may speculate, everything by default. ``chars_before`` are
     characters of this answer that an earlier part of the strategy wrote.
+    ``answer_start`` is where the answer begins in ``text_before``: stops do not reach into the thinking.
     ``constraint`` and ``logit_bias`` are for the target alone: strategies that let others write know neither.
     ``stop_ids`` are tokens of the target at which the answer ends, for strategies that take them.
     ``thinking`` limits the thinking with which the text begins, None: it is part of the answer. Stops and the
@@ -59,6 +60,7 @@ class SolveRequest:
     logit_bias: tuple[tuple[int, float], ...] = ()
     budget: SpeculationBudget = field(default_factory=SpeculationBudget)
     chars_before: int = 0
+    answer_start: int = 0
     thinking: ThinkingLimit | None = None
     may_be_cut: bool = False
 
@@ -78,9 +80,9 @@ class SolveRequest:
         return VerificationContext(self.question, self.text_before, self.target_prompt, self.num_steps_before)
 
     def stop_context(self, text: str) -> str:
-        """Return the end of earlier text that may belong to a stop string."""
+        """Return the end of earlier text of the answer that may belong to a stop string."""
         length = max((len(stop) for stop in self.stops), default=1) - 1
-        return text[-length:] if length else ""
+        return text[max(self.answer_start, len(text) - length) :]
 
     def after(self, steps: Sequence[Step], target: Engine, draft: Engine | None) -> SolveRequest:
         """Return the request for the text after these steps; it must have room for a token."""
@@ -256,7 +258,8 @@ class Strategy(ABC):
             await thinking.close()
         recorder.thinking = thinking.outcome
         if thinking.is_answered:
-            async with aclosing(self._write_trimmed(thinking.left, recorder)) as steps:
+            left = replace(thinking.left, answer_start=len(thinking.left.text_before))
+            async with aclosing(self._write_trimmed(left, recorder)) as steps:
                 async for step in steps:
                     yield step
 

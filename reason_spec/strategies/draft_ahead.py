@@ -221,15 +221,15 @@ class DraftAhead:
         except asyncio.CancelledError:
             self._note(run, "cancelled")
             raise
-        ended = self._running is run
-        self._note(run, "written" if ended else "cancelled")
-        self._running = None
+        self._note(run, "written" if self._running is run else "cancelled")
+        is_taken_whole = self._pending.end == run.start + len(run.tokens)
         result = await run.generation.result()
         run.usage = result.usage
         self._settle_runs()
-        if ended and result.finish not in ("length", "cancelled"):
+        if self._running is run and is_taken_whole and result.finish not in ("length", "cancelled"):
             # The text or the step is over for the draft; only a rejection makes it write again.
             self._resume_at = _NEVER
+        self._running = None
 
     def _note(self, run: DraftRun, kind: EventKind) -> None:
         text = "" if kind == "confirmed" else self._draft.tokenizer.decode(run.tokens)

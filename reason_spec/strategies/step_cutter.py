@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from reason_spec.engines.base import Tokenizer
 from reason_spec.segment import NOTHING_OPEN, Boundary, BoundaryScanner, OpenBlocks
-from reason_spec.strategies.step_tokens import num_whole, open_blocks_after
+from reason_spec.strategies.step_tokens import known_logprobs, num_whole, open_blocks_after
 from reason_spec.types import FinishReason, Origin, Step
 
 
@@ -72,6 +72,6 @@ class StepCutter:
             origin=self._origin,
             finish=finish,
             tokenizer_id=self._tokenizer.tokenizer_id,
-            logprobs=tuple(self._logprobs[:count]),
+            logprobs=known_logprobs(self._logprobs[:count], text, finish),
             num_stop_overlap=num_stop_overlap,
         )

@@ -94,6 +94,14 @@ class StepRequests:
         """Return a drafted step whole, in the target's tokens."""
         tokenizer = self.target.tokenizer
         tokens = (*step_prefix, *tokens_for(step, self.target))
-        text = tokenizer.decode(step_prefix) + step.text if step_prefix else step.text
-        logprobs = None if step_prefix else step.logprobs
-        return replace(step, text=text, tokens=tokens, tokenizer_id=tokenizer.tokenizer_id, logprobs=logprobs)
+        step = replace(step, tokens=tokens, tokenizer_id=tokenizer.tokenizer_id)
+        if not step_prefix:
+            return step
+        prefix_text = tokenizer.decode(step_prefix)
+        num_cut = min(step.num_stop_overlap, len(prefix_text))
+        return replace(
+            step,
+            text=prefix_text[: len(prefix_text) - num_cut] + step.text,
+            logprobs=None,
+            num_stop_overlap=step.num_stop_overlap - num_cut,
+        )

@@ -5,11 +5,12 @@ from __future__ import annotations
 import codecs
 from collections.abc import Sequence
 from dataclasses import replace
+from math import isnan
 
 from reason_spec.engines.base import Engine, Tokenizer
 from reason_spec.engines.generation import GenerationResult
 from reason_spec.segment import NOTHING_OPEN, Boundary, BoundaryScanner, OpenBlocks
-from reason_spec.types import Origin, Step
+from reason_spec.types import FinishReason, Origin, Step
 
 
 def step_from_result(result: GenerationResult, origin: Origin, engine: Engine) -> Step:
@@ -24,10 +25,20 @@ def step_from_result(result: GenerationResult, origin: Origin, engine: Engine) -
         origin=origin,
         finish=result.finish,
         tokenizer_id=engine.tokenizer.tokenizer_id,
-        logprobs=logprobs,
+        logprobs=known_logprobs(logprobs, text, result.finish),
         num_stop_overlap=result.num_stop_overlap,
         first_entropy=result.first_entropy,
     )
+
+
+def known_logprobs(logprobs: Sequence[float], text: str, finish: FinishReason) -> tuple[float, ...] | None:
+    """Return the log-probabilities of a step's tokens; None where that of a token of its text is NaN.
+
+    The last one may be NaN where it ends the text: a server may omit that token.
+    """
+    ends_with_token = finish in ("eos", "stop") and (len(logprobs) > 1 or not text)
+    of_text = logprobs[:-1] if ends_with_token else logprobs
+    return None if any(map(isnan, of_text)) else tuple(logprobs)
 
 
 def ends_within_character(tokens: Sequence[int], tokenizer: Tokenizer) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import count
 
 import numpy as np
@@ -137,7 +137,9 @@ class SuffixCacheSession:
             )
             written = None if found is None else follow(found.tokens)
             if written is not None and written.finish is not None:
-                return step_from_result(written.result(written.finish, Usage()), "cache", self._target)
+                step = step_from_result(written.result(written.finish, Usage()), "cache", self._target)
+                # No model has rated its tokens.
+                return replace(step, logprobs=None)
         return None
 
     def forecast(self, num_draft_tokens: int) -> CacheForecast:

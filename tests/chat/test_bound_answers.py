@@ -118,6 +118,20 @@ async def test_an_engine_that_cannot_bind_says_so(monkeypatch: pytest.MonkeyPatc
         assert error.value.param == "logit_bias"
 
 
+@pytest.mark.parametrize(
+    ("sampling", "param"),
+    [(ChatSampling(logit_bias={1: 1.0}), "logit_bias"), (ChatSampling(ignore_eos=True), "ignore_eos")],
+)
+async def test_an_engine_that_takes_constraints_and_no_biases_refuses_biases(
+    monkeypatch: pytest.MonkeyPatch, sampling: ChatSampling, param: str
+) -> None:
+    async with chat_with({"sums": JSON}) as chat:
+        monkeypatch.setattr(type(chat.accelerator.target), "takes_biases", False)
+        with pytest.raises(RequestError, match=f"leave {param} out") as error:
+            await chat.prepare(asks("sums", sampling=sampling))
+    assert error.value.param == param
+
+
 async def test_biases_leave_the_target_alone() -> None:
     request = asks("sums", sampling=ChatSampling(logit_bias={1: 1.0}))
     async with chat_with({"sums": JSON}) as chat:

@@ -50,14 +50,24 @@ async def test_thinking_is_written_by_the_strategy_and_the_answer_exactly() -> N
     assert (shed.strategy, shed.exact_answer_by, shed.reason) == ("autoregressive", "autoregressive", "load")
 
 
-@pytest.mark.parametrize("stop", ["\n\n", "\n", "That", "4"])
-async def test_stops_are_for_the_answer_alone(stop: str) -> None:
+@pytest.mark.parametrize(
+    "stops",
+    [
+        ("\n\n",),
+        ("\n",),
+        ("That",),
+        ("4",),
+        (">\n\nIt",),
+        ("\n", "Observation:"),
+        ("four", "4", "a stop that is longer than the tag"),
+    ],
+)
+async def test_stops_are_for_the_answer_alone(stops: tuple[str, ...]) -> None:
     async with chat_with(ANSWERS, thinking=True) as chat:
-        answer = await answer_of(chat, asks("two and two", sampling=ChatSampling(stop=(stop,))))
+        answer = await answer_of(chat, asks("two and two", sampling=ChatSampling(stop=stops)))
     assert answer.reasoning == THOUGHT
-    found = SAID.find(stop)
-    assert answer.content == (SAID[:found] if found >= 0 else SAID)
-    assert answer.end.stop == (stop if found >= 0 else None)
+    found, stop = min(((SAID.find(stop), stop) for stop in stops if stop in SAID), default=(len(SAID), None))
+    assert (answer.content, answer.end.stop) == (SAID[:found], stop)
 
 
 async def test_stop_tokens_are_for_the_answer_alone_and_may_be_its_first() -> None:

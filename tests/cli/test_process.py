@@ -132,7 +132,7 @@ def test_an_interrupt_keeps_what_is_done_and_says_how_to_go_on(world: World, tmp
 
 
 def test_an_interrupted_question_ends_at_once(tmp_path: Path) -> None:
-    slow = build_world(tmp_path / "slow", 2, target_seconds=0.2)
+    slow = build_world(tmp_path / "slow", 2, target_seconds=0.4)
     process = start("solve", slow.sums[1].question, *slow.options(), cwd=tmp_path)
     assert process.stdout is not None
     assert process.stdout.readline().startswith(b"draft")
@@ -144,7 +144,7 @@ def test_an_interrupted_question_ends_at_once(tmp_path: Path) -> None:
 
 
 def test_an_interrupt_says_that_another_one_leaves_at_once(tmp_path: Path) -> None:
-    slow = build_world(tmp_path / "slow", 2, target_seconds=0.2)
+    slow = build_world(tmp_path / "slow", 2, target_seconds=0.4)
     process = start("solve", slow.sums[1].question, *slow.options(), cwd=tmp_path)
     assert process.stdout is not None
     process.stdout.readline()
@@ -219,11 +219,12 @@ def test_an_interrupt_while_modules_are_imported_is_no_crash(tmp_path: Path) -> 
 
 
 def test_steps_of_a_question_arrive_before_the_answer_is_complete(tmp_path: Path) -> None:
-    slow = build_world(tmp_path / "slow", 2, target_seconds=0.05)
-    process = start("solve", slow.sums[1].question, *slow.options("--quiet"), cwd=tmp_path)
+    slow = build_world(tmp_path / "slow", 2, target_seconds=0.2)
+    process = start("solve", slow.sums[1].question, *slow.options("--quiet"), cwd=tmp_path, bufsize=0)
     assert process.stdout is not None
-    first = os.read(process.stdout.fileno(), 4096).decode()
-    assert first == "The box holds 3 pens.\n\n"
+    first = process.stdout.readline().decode()
+    assert first == "The box holds 3 pens.\n"
+    assert process.poll() is None
     rest, _ = process.communicate(timeout=PATIENCE_SECONDS)
     assert first + rest.decode() == slow.sums[1].answer() + "\n"
 

@@ -167,6 +167,8 @@ async def test_a_constraint_that_takes_too_long_is_given_up_and_its_time_is_not_
     with pytest.raises(ConstraintError, match=r"longer than 0\.2 seconds"):
         await first
     await asyncio.sleep(0.2)
+    # Long enough for a busy machine; counted from its start the time of the second is over by now.
+    monkeypatch.setattr(constraints, "CHECK_SECONDS", 60.0)
     go.set()
     await second
     background.close()
@@ -207,9 +209,9 @@ def test_a_schema_within_a_grammar_binds_as_one_by_itself(compiler: ConstraintCo
 @pytest.mark.parametrize("opened", [r'"' + r"\"" * 32_700, r"/" + r"\/" * 32_700])
 def test_a_token_that_is_not_closed_is_read_once(opened: str) -> None:
     grammar = f"start: {opened}"
-    started = time.perf_counter()
+    started = time.process_time()
     assert bounded_grammar(grammar) == grammar
-    assert time.perf_counter() - started < 0.5
+    assert time.process_time() - started < 0.5
 
 
 def test_exactly_one_kind_is_given() -> None:

@@ -21,7 +21,7 @@ from reason_spec.engines.torch.engine import TorchEngine
 from reason_spec.errors import EngineError, UnsupportedModelError
 from reason_spec.settings import EngineSettings
 from reason_spec.types import Prefix
-from tests.engines.contract import PROMPT, SUFFIX, WorkerEngineContract
+from tests.engines.contract import PROMPT, SUFFIX, WorkerEngineContract, write_much
 from tests.engines.tiny_models import Served
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -190,14 +190,12 @@ async def test_the_engines_side_keeps_its_environment(engine: TorchEngine) -> No
 async def test_closing_cancels_what_is_live_and_may_be_repeated(model_folder: Callable[[str], Path]) -> None:
     engine = make_engine(model_folder("qwen3"))
     await engine.start()
-    generation = engine.submit(EngineRequest(PROMPT, 240))
-    async for _ in generation:
-        break
+    generations = await write_much(engine)
     pid = engine.worker_pid
     assert pid is not None
     await engine.close()
     await engine.close()
-    assert (await generation.result()).finish == "cancelled"
+    assert (await generations[-1].result()).finish == "cancelled"
     assert await gone(pid)
     with pytest.raises(EngineError, match="closed"):
         await engine.submit(EngineRequest(PROMPT, 2)).result()

@@ -49,6 +49,22 @@ def test_copies_of_a_model_are_servers(monkeypatch: pytest.MonkeyPatch) -> None:
         engine_arguments(settings(arguments={"data_parallel_size": 2}), "0.32.0")
 
 
+@pytest.mark.parametrize(
+    ("version", "method", "takes_biases"),
+    [
+        ("0.32.0", "hint", False),
+        ("0.33.0", "hint", True),
+        ("0.32.0", "ngram", False),
+        ("0.32.0", "none", True),
+    ],
+)
+def test_biases_are_taken_where_nothing_drafts(
+    monkeypatch: pytest.MonkeyPatch, version: str, method: str, takes_biases: bool
+) -> None:
+    installed(monkeypatch, "vllm", version)
+    assert create_engine("target", settings(token_method=method)).takes_biases is takes_biases
+
+
 def test_hints_are_the_drafts_of_tested_versions_alone(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -15,7 +15,7 @@ from reason_spec.engines.generation import EngineRequest
 from reason_spec.engines.remote.engine import RemoteEngine
 from reason_spec.engines.torch.engine import TorchEngine
 from reason_spec.engines.vllm.arguments import installed_version
-from reason_spec.errors import EngineError
+from reason_spec.errors import RequestError
 from reason_spec.pair import embedded_path
 from reason_spec.pair.generator import problems
 from reason_spec.segment import Boundary
@@ -127,7 +127,7 @@ async def test_constraints_and_biases_reach_the_server_and_its_refusal_comes_bac
         token = remote.tokenizer.encode("7")[0]
         biased = await remote.submit(EngineRequest(prompt, 4, logit_bias=((token, 100.0),))).result()
         assert biased.tokens == (token,) * 4
-        with pytest.raises(EngineError, match="answered 400"):
+        with pytest.raises(RequestError, match="refused a request with regex"):
             await remote.submit(EngineRequest(prompt, 4, constraint=Constraint(regex="(a"))).result()
     finally:
         await remote.close()
@@ -169,7 +169,8 @@ async def test_a_served_target_with_a_draft_of_ones_own_answers_as_it_does_alone
             both = await accelerator.answer(question, strategy="lookahead")
             alone = await accelerator.answer(question, strategy="autoregressive")
             assert both.text == alone.text
-            assert any(step.origin == "draft" for step in both.steps)
+            # Whether a drafted step is in time depends on the machine.
+            assert both.recorder.draft_usage.num_generated_tokens > 0
 
 
 async def test_a_served_target_judges_drafted_steps_and_mends_them_to_its_own(

@@ -38,7 +38,10 @@ async def _write(
     written = []
     async with make_accelerator(count, flags) as accelerator:
         settings = accelerator.settings
-        with RunFolder(folder, Identity.of(settings, problems, 1), problems) as run, Grader() as grader:
+        with (
+            RunFolder(folder, Identity.of(settings, problems, 1), problems) as run,
+            Grader(deadline_seconds=60) as grader,
+        ):
             run.begin_session("first", strategies, {})
             for index, problem in enumerate(problems):
                 for strategy in strategies:

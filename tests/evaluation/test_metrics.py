@@ -286,6 +286,54 @@ def test_speed_up_intervals_hold_the_true_one() -> None:
     assert held >= 52
 
 
+def batched_run(seed: int, num_batches: int, size: int = 8) -> list[Outcome]:
+    """Answers of batches whose strategies are 1.5 apart in speed; the last batch has one problem."""
+    generator = np.random.default_rng(seed)
+    outcomes = []
+    for batch in range(num_batches):
+        difficulty = generator.lognormal(0, 0.5)
+        for strategy, speedup in (("autoregressive", 1.0), ("lookahead", 1.5)):
+            seconds = float(difficulty * generator.lognormal(0, 0.2) / speedup)
+            for number in range(1 if batch == num_batches - 1 else size):
+                place = batch * size + number
+                outcomes.append(make_outcome(place, strategy, seconds=seconds, concurrency=size))
+    return outcomes
+
+
+def test_intervals_of_concurrent_seconds_count_batches() -> None:
+    held = {"speed-up": 0, "median": 0, "seconds": 0}
+    mean = float(np.exp((0.5**2 + 0.2**2) / 2))
+    for seed in range(60):
+        metrics = measure(batched_run(seed, 26))
+        pair = only_pair(metrics)
+        found = row(metrics, "autoregressive").seconds_per_problem
+        for name, estimate, true in (
+            ("speed-up", pair.speedup, 1.5), ("median", pair.paired_speedup, 1.5), ("seconds", found, mean),
+        ):  # fmt: skip
+            assert estimate.interval is not None
+            held[name] += estimate.interval.low <= true <= estimate.interval.high
+    assert min(held.values()) >= 52
+
+
+def test_batches_change_no_value_and_are_what_the_warning_counts() -> None:
+    outcomes = batched_run(3, 10)
+    found, alone = (
+        measure([replace(outcome, concurrency=at_once) for outcome in outcomes]) for at_once in (8, 1)
+    )
+    one, other = only_pair(found), only_pair(alone)
+    assert one.speedup.value == pytest.approx(other.speedup.value)
+    assert one.paired_speedup.value == other.paired_speedup.value
+    seconds, others = (row(item, "lookahead").seconds_per_problem for item in (found, alone))
+    assert seconds.value == pytest.approx(others.value)
+    assert seconds.standard_error is not None
+    assert others.standard_error is not None
+    assert seconds.standard_error > 2 * others.standard_error
+    assert "the speed-up rests on 10 batches of problems; take 60 or more" in one.warning
+    assert "speed-up" not in other.warning
+    assert "1 batch of problems" in only_pair(measure(outcomes[:16])).warning
+    assert only_pair(measure(outcomes[:16])).speedup.interval is None
+
+
 def test_exchanged_strategies_change_signs_and_turn_ratios() -> None:
     outcomes = random_run(8, 30, 2, speedups={"prompt_lookup": 1.0, "lookahead": 1.4})
     one, other = (only_pair(measure(outcomes, order)) for order in (["prompt_lookup"], ["lookahead"]))

@@ -84,7 +84,7 @@ def called(tool: FunctionTool, arguments: str) -> Any:
 
 @pytest.mark.parametrize("picture", [False, True])
 def test_an_agent_says_the_same_and_its_tools_have_run_ahead(
-    picture: bool, shop_server: ServeProcess, shop_model: Any
+    picture: bool, shop_server: ServeProcess, shop_model: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plain = said_by_agent(shop_server, None)
     assert plain == messages_of(70)[-1]["content"]
@@ -93,6 +93,14 @@ def test_an_agent_says_the_same_and_its_tools_have_run_ahead(
         functions_of(TOOLS), read_only=["get_user", "get_order"], past=PAST, model=shop_model
     ) as tools:
         with tools.session() as session:
+            follow = session.follow
+
+            def follow_and_wait(messages: Any) -> None:
+                # The script writes fast: what it does not wait for may start after its call.
+                follow(messages)
+                session.settle()
+
+            monkeypatch.setattr(session, "follow", follow_and_wait)
             assert said_by_agent(shop_server, session, picture) == plain
         report = session.report
     assert report.num_read_only == 1 + len(user(70)["orders"])

@@ -39,7 +39,8 @@ def test_an_agent_says_the_same_and_its_tools_have_run_ahead(shown: list[Any], s
     said = [message for message in messages_of(70) if message["role"] == "assistant"]
 
     async def speak(messages: list[Any], info: AgentInfo) -> ModelResponse:
-        await asyncio.sleep(0.05)
+        # The script writes at once: what it does not wait for may start after its call.
+        await asyncio.to_thread(session.settle)
         message = said[sum(isinstance(one, ModelResponse) for one in messages)]
         functions = [one["function"] for one in message.get("tool_calls", ())]
         calls = [ToolCallPart(one["name"], json.loads(one["arguments"])) for one in functions]

@@ -70,4 +70,5 @@ def test_any_text_is_read(question: str, text_before: str, step: str) -> None:
     found = read_progress(question, text_before, step)
     assert all(math.isfinite(value) for value in astuple(found))
     assert isinstance(found, Progress)
-    assert min(found.num_taken, found.num_skipped, found.num_left, found.num_strange) >= 0
+    assert min(found.num_reused, found.num_left) >= 0
+    assert 0 <= found.place <= 1

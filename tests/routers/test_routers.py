@@ -79,6 +79,15 @@ def test_without_an_entropy_there_is_no_route() -> None:
         create_router(RouterSettings(name="glimp")).route(FEATURES)
 
 
+@pytest.mark.parametrize("name", ["threshold", "learned"])
+def test_a_step_without_probabilities_is_escalated(name: str) -> None:
+    features = StepFeatures.of_step(
+        "4", [], [], question="", text_before="", step_index=0, num_prefix_tokens=0
+    )
+    route = create_router(RouterSettings(name=name, any_pair=True)).route(features)
+    assert (route.writer, route.score) == ("target", 1.0)
+
+
 def test_chance_escalates_its_share_whatever_the_step_and_anew_with_another_seed() -> None:
     steps = [replace(FEATURES, key=f"step {index}") for index in range(4000)]
     routers = [create_router(RouterSettings(name="random", threshold=0.7, seed=seed)) for seed in (0, 1)]

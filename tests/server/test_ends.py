@@ -61,8 +61,6 @@ def test_the_engine_is_free_once_the_client_is_gone(
         await until_idle(slow)
 
     asyncio.run(main())
-    assert slow.num_running() == 0
-    assert slow.app.state.context.admission.num_running == 0
 
 
 def test_one_that_leaves_hurts_no_other(slow: Serving) -> None:
@@ -116,11 +114,13 @@ def test_a_failure_in_a_stream_is_said_in_it(tmp_path: Path) -> None:
         assert events[-1].response.error.code == "server_error"
 
 
-def test_a_request_that_takes_too_long_is_stopped(tmp_path: Path) -> None:
+def test_a_request_that_takes_too_long_is_stopped_and_not_repeated(tmp_path: Path) -> None:
     settings = scripted(tmp_path, {"Go!": LONG}, seconds=0.01, server__request_timeout=0.2)
     with serve(settings) as says:
-        response = says.http.post("/v1/chat/completions", json=CHAT)
-        assert response.status_code == 504
+        with pytest.raises(openai.InternalServerError) as caught:
+            says.client().with_options(max_retries=2).chat.completions.create(**CHAT)
+        assert caught.value.status_code == 504
+        assert caught.value.request.headers["x-stainless-retry-count"] == "0"
         with says.http.stream("POST", "/v1/chat/completions", json={**CHAT, "stream": True}) as response:
             assert "deadline_exceeded" in response.read().decode()
         asyncio.run(until_idle(says))

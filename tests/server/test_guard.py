@@ -171,6 +171,17 @@ async def test_live_and_ready_are_open_and_metrics_where_the_operator_says_so() 
     assert (await ask(guard(open_metrics=True), "GET", "/metrics")).status == 200
 
 
+async def test_metrics_are_for_trusted_clients_where_there_are_keys() -> None:
+    app = Echo()
+    refused = await ask(guard(app), "GET", "/metrics", headers=bearer())
+    assert (refused.status, refused.error["code"]) == (403, "not_trusted")
+    assert app.states == []
+    assert (await ask(guard(), "GET", "/metrics", headers=bearer(OTHER_KEY))).status == 200
+    assert (await ask(guard(open_metrics=True), "GET", "/metrics", headers=bearer())).status == 200
+    anyone = KeyRing({}, anyone=Client("default"))
+    assert (await ask(guard(ring=anyone), "GET", "/metrics", headers=[("Host", "localhost")])).status == 200
+
+
 async def test_without_keys_pages_of_other_sites_may_not_ask() -> None:
     own = guard(ring=OPEN)
     for origin in ("https://evil.example", "http://127.0.0.1.evil.example:8000", "null", "file://"):

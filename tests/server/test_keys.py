@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import hmac
 import stat
+import threading
+from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 from unittest.mock import Mock
 
 import pytest
@@ -12,8 +16,12 @@ import pytest
 from reason_spec.errors import DataError, SettingsError
 from reason_spec.server.base import Client
 from reason_spec.server.keys import KeyRing, add_key, is_loopback, load_keys, read_keys
+from reason_spec.server.service import Service
 from reason_spec.settings import ServerSettings
+from reason_spec.strategies.suffix_session import SuffixCacheSessions
 from tests.cli_runner import fail, succeed
+from tests.server.asgi import ask
+from tests.server.serving import scripted
 
 
 @pytest.fixture
@@ -124,3 +132,40 @@ def test_the_command_makes_a_key_and_keeps_its_hash(tmp_path: Path, monkeypatch:
     assert ring(tmp_path / "keys.yaml").client_of(key) == Client("ana", trusted=True)
     assert key not in (tmp_path / "keys.yaml").read_text()
     assert "letters, digits" in fail("keys", "new", "a b")
+
+
+async def test_texts_of_new_tenants_are_loaded_beside_requests_before_their_keys_count(
+    tmp_path: Path, file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loaded: list[str] = []
+    may_end = threading.Event()
+
+    def load(_: SuffixCacheSessions, tenants: Iterable[str]) -> None:
+        loaded.extend(tenants)
+        assert may_end.wait(60)
+
+    async def status(key: str) -> int | None:
+        headers = [("Authorization", f"Bearer {key}")]
+        return (await ask(service.guard, "GET", "/v1/models", headers=headers)).status
+
+    ana = add_key(file, "ana")
+    values: dict[str, Any] = {
+        "server__api_keys_file": str(file),
+        "suffix__use": "steps",
+        "suffix__rule": "published",
+    }
+    service = Service(scripted(tmp_path, {"Hello?": "Hello to you."}, **values))
+    await service.start()
+    monkeypatch.setattr(SuffixCacheSessions, "load", load)
+    ben = add_key(file, "ben")
+    reading = asyncio.create_task(service.read_keys_again())
+    try:
+        async with asyncio.timeout(60):
+            while not loaded:  # noqa: ASYNC110 - a thread announces nothing
+                await asyncio.sleep(0.001)
+        assert (await status(ana), await status(ben)) == (200, 401)
+    finally:
+        may_end.set()
+        await reading
+    assert (loaded, await status(ben)) == (["ana", "ben"], 200)
+    await service.close()

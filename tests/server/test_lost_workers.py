@@ -11,7 +11,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import httpx2
 import psutil
 import pytest
 
@@ -74,24 +73,23 @@ def is_alive(process: psutil.Process) -> bool:
 def ask(server: ServeProcess, question: str, *, stream: bool, most: int = 256) -> Reply:
     started = time.monotonic()
     body = server.body(question, stream=stream, max_tokens=most, temperature=0)
-    with httpx2.Client(base_url=server.url, timeout=120) as http:
-        if not stream:
-            response = http.post(CHAT, json=body)
-            said = response.json()
-            error = said["error"]["code"] if "error" in said else None
-            text = "" if error else said["choices"][0]["message"]["content"]
-            return Reply(response.status_code, text, error, time.monotonic() - started)
-        with http.stream("POST", CHAT, json=body) as response:
-            text, error, is_whole = "", None, False
-            for line in response.iter_lines():
-                found = said_by(line)
-                is_whole = is_whole or found == "[DONE]"
-                if isinstance(found, dict) and "error" in found:
-                    error = found["error"]["code"]
-                elif isinstance(found, dict):
-                    text += "".join(choice["delta"].get("content") or "" for choice in found["choices"])
-            assert is_whole or error, "a stream ended without a word about why"
-            return Reply(response.status_code, text, error, time.monotonic() - started)
+    if not stream:
+        response = server.http.post(CHAT, json=body)
+        said = response.json()
+        error = said["error"]["code"] if "error" in said else None
+        text = "" if error else said["choices"][0]["message"]["content"]
+        return Reply(response.status_code, text, error, time.monotonic() - started)
+    with server.http.stream("POST", CHAT, json=body) as response:
+        text, error, is_whole = "", None, False
+        for line in response.iter_lines():
+            found = said_by(line)
+            is_whole = is_whole or found == "[DONE]"
+            if isinstance(found, dict) and "error" in found:
+                error = found["error"]["code"]
+            elif isinstance(found, dict):
+                text += "".join(choice["delta"].get("content") or "" for choice in found["choices"])
+        assert is_whole or error, "a stream ended without a word about why"
+        return Reply(response.status_code, text, error, time.monotonic() - started)
 
 
 def said_by(line: str) -> dict[str, Any] | str | None:

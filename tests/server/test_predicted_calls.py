@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from typing import Any
 
 import openai
@@ -200,7 +201,7 @@ def test_metrics_count_what_was_predicted_and_made(
     keys_and_server: tuple[dict[str, str], ServeProcess],
 ) -> None:
     keys, server = keys_and_server
-    before = counted(server, keys["bob"])
+    before = settled_counts(server, keys["bob"])
     # A conversation of its own: calls that are awaited already count once.
     ask(server, keys["ann"], session_id="counted")
     until(
@@ -214,6 +215,17 @@ def test_metrics_count_what_was_predicted_and_made(
         "predicted_calls_made_total": 1,
         "read_only_calls_total": 1,
     }
+
+
+def settled_counts(server: ServeProcess, key: str) -> dict[str, float]:
+    """Return the counts once two readings agree: calls count a moment after their answer."""
+    before = counted(server, key)
+    while True:
+        time.sleep(0.2)
+        now = counted(server, key)
+        if now == before:
+            return now
+        before = now
 
 
 def counted(server: ServeProcess, key: str) -> dict[str, float]:

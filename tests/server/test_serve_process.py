@@ -16,6 +16,7 @@ import pytest
 from reason_spec.pair import SAMPLE_PATH
 from reason_spec.server.keys import add_key
 from reason_spec.suffix.store import tenants_of
+from tests.cli_runner import fail, succeed
 from tests.engines.test_pruned import write_draft
 from tests.engines.tiny_models import save_model
 from tests.server.processes import (
@@ -53,7 +54,8 @@ def test_it_says_where_it_is_answers_and_ends_with_success(tmp_path: Path) -> No
 
 
 def test_what_is_under_way_is_answered_to_its_end_before_it_stops(tmp_path: Path) -> None:
-    with serving(*scripted(tmp_path, WORDS, seconds_per_pass=0.05), cwd=tmp_path) as server:
+    words = WORDS * 4
+    with serving(*scripted(tmp_path, words, seconds_per_pass=0.05), cwd=tmp_path) as server:
         body = server.body("?", stream=True)
         with server.http.stream("POST", CHAT, json=body) as response:
             lines = response.iter_lines()
@@ -65,7 +67,7 @@ def test_what_is_under_way_is_answered_to_its_end_before_it_stops(tmp_path: Path
             assert (late.status_code, "retry-after" in late.headers) == (503, True)
             assert server.status("/health") == 200
             text = text_of([first, *lines])
-        assert text == WORDS
+        assert text == words
         assert server.end() == 0
 
 
@@ -115,7 +117,7 @@ def test_others_are_not_let_in_without_a_key(tmp_path: Path) -> None:
     assert "16 or more" in short
 
 
-def test_keys_come_and_go_while_it_runs(tmp_path: Path) -> None:
+def test_keys_come_and_go_while_it_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     keys = tmp_path / "keys.yaml"
     ana = add_key(keys, "ana")
     options = ["--api-keys", str(keys), *scripted(tmp_path, WORDS)]
@@ -123,6 +125,10 @@ def test_keys_come_and_go_while_it_runs(tmp_path: Path) -> None:
         assert server.ask("?").status_code == 401
         assert "reason_spec" not in server.ask("?", ana).json()
         assert "reason_spec" in server.ask("?", "an operator's own key").json()
+        monkeypatch.setenv("REASON_SPEC_API_KEY", ana)
+        assert "key of a trusted client" in fail("top", "--url", server.url, "--once")
+        monkeypatch.setenv("REASON_SPEC_API_KEY", "an operator's own key")
+        assert "says: 0 running" in succeed("top", "--url", server.url, "--once").stdout
         keys.unlink()
         ben = add_key(keys, "ben")
         server.process.send_signal(signal.SIGHUP)
@@ -160,7 +166,8 @@ def scripted_pair(folder: Path) -> list[str]:
 def test_what_one_tenant_was_answered_is_proposed_to_no_other(tmp_path: Path) -> None:
     options, keys = tenants(tmp_path)
     with serving(*scripted_pair(tmp_path), *options, cwd=tmp_path) as server:
-        check_tenants(server, keys)
+        _, warm, other = check_tenants(server, keys)
+        assert passes(warm) < passes(other) * 0.8
         metrics = server.http.get("/metrics", headers=bearer(keys["ana"])).text
         assert 'reason_spec:steps_total{model_name="says",origin="cache"}' in metrics
 
@@ -172,14 +179,16 @@ def test_a_kill_loses_little_and_the_death_of_a_worker_is_seen(tmp_path: Path) -
     cache = tmp_path / "cache"
     options += ["--cache", str(cache), "--max-tokens", "96", "--set", "server.save_seconds=0.2"]
     with serving(*options, cwd=tmp_path) as server:
-        cold = check_tenants(server, keys)
+        cold, warm, other = check_tenants(server, keys)
+        # How many passes the target takes depends on when the drafted steps arrive.
+        assert passes(warm, "draft") < passes(other, "draft") * 0.8
         until(lambda: cache.exists() and set(keys) <= set(tenants_of(cache)))
         server.process.kill()
         assert server.end() == -signal.SIGKILL
     with serving(*options, cwd=tmp_path) as server:
         again = usage_of(server, keys["ana"])
         assert again["steps"]["cache"] > 0
-        assert passes(again) < passes(cold) * 0.8
+        assert passes(again, "draft") < passes(cold, "draft") * 0.8
         psutil.Process(server.process.pid).children()[0].kill()
         until(lambda: server.status("/health") == 503)
         assert server.status("/ready") == 503
@@ -195,15 +204,14 @@ def tenants(folder: Path) -> tuple[list[str], dict[str, str]]:
     return options, keys
 
 
-def check_tenants(server: ServeProcess, keys: dict[str, str]) -> dict[str, Any]:
-    """Ask the same as one tenant, again, and as another; return what the first saw."""
-    cold, warm, other = (usage_of(server, keys[name]) for name in ("ana", "ana", "ben"))
+def check_tenants(server: ServeProcess, keys: dict[str, str]) -> list[dict[str, Any]]:
+    """Ask the same as one tenant, again, and as another; return what speculation did for each."""
+    cold, warm, other = reports = [usage_of(server, keys[name]) for name in ("ana", "ana", "ben")]
     assert warm["steps"]["cache"] > 0
     assert "cache" not in cold["steps"]
     # The same question, and nothing of what the other tenant was answered.
     assert "cache" not in other["steps"]
-    assert passes(warm) < passes(other) * 0.8
-    return cold
+    return reports
 
 
 def usage_of(server: ServeProcess, key: str) -> dict[str, Any]:
@@ -213,8 +221,8 @@ def usage_of(server: ServeProcess, key: str) -> dict[str, Any]:
     return dict(answer.json()["reason_spec"])
 
 
-def passes(report: dict[str, Any]) -> int:
-    return int(report["tokens"]["target"]["passes"])
+def passes(report: dict[str, Any], engine: str = "target") -> int:
+    return int(report["tokens"][engine]["passes"])
 
 
 def test_a_client_that_never_sends_its_body_holds_nobody_up(tmp_path: Path) -> None:

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reason_spec.speculation.draft_tree import NextTokens, Path, Source, united
+from reason_spec.speculation.draft_calibration import DraftCalibration
+from reason_spec.speculation.draft_tree import NextTokens, Path, PredictedSource, Source, united
 from reason_spec.speculation.tree_shapes import (
     BEAM_DEPTH,
     RankRates,
@@ -117,6 +118,20 @@ def test_a_fixed_shape_uses_its_whole_budget_and_gives_the_first_child_the_most(
     shape = best_shape(RATES, num_nodes)
     assert sum(shape) == num_nodes - 1
     assert list(shape) == sorted(shape, reverse=True)
+
+
+def test_ranks_learn_from_what_was_offered_and_not_from_what_the_pass_predicted() -> None:
+    ranks, calibration = RankRates(), DraftCalibration()
+    known: dict[Path, NextTokens] = {}
+    for _ in range(200):
+        source = PredictedSource(lambda path: known.get(path, NextTokens()), calibration)
+        known[()] = NextTokens((1,), (0.95,))
+        fixed_shape([source], 4, 0.0, ranks.rates)
+        known[()] = NextTokens((2,), (0.95,))
+        ranks.learn([source], (2,))
+        source.learn((2,))
+    assert ranks.rates[0] < 0.1
+    assert calibration.corrected(0.95) < 0.3
 
 
 def test_ranks_are_worth_what_became_of_them() -> None:

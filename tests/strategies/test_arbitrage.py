@@ -12,8 +12,9 @@ from reason_spec.routers.features import StepFeatures
 from reason_spec.settings import StrategySettings
 from reason_spec.strategies.arbitrage import Arbitrage
 from reason_spec.strategies.base import Strategy
+from reason_spec.types import Sampling
 from tests.strategies.scripts import StoryScript
-from tests.strategies.solving import autoregressive, solve
+from tests.strategies.solving import PROMPT, autoregressive, solve
 
 
 class Sees(Router):
@@ -69,6 +70,18 @@ def test_a_router_is_told_what_the_draft_knew(other_tokens: bool) -> None:
     assert first.num_prefix_tokens > 0
     assert first.key.endswith(outcome.steps[0].text)
     assert [features.step_index for features in router.seen] == list(range(len(outcome.steps)))
+
+
+@pytest.mark.parametrize("other_tokens", [False, True])
+def test_a_router_sees_the_digits_of_the_step_that_states_the_answer(other_tokens: bool) -> None:
+    def script(text: str, sampling: Sampling) -> str:
+        return "So it is 42."[len(text.partition(PROMPT)[2]) :]
+
+    router = Sees()
+    tokenizer = ScriptedTokenizer(r"\n+|\w+|\s|.") if other_tokens else None
+    solve(arbitrage(router), script, script, draft_tokenizer=tokenizer)
+    assert router.seen[-1].ends_text
+    assert router.seen[-1].num_digits >= 1
 
 
 def test_a_router_that_breaks_leaves_the_step_to_the_target() -> None:

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import gc
 import weakref
+from dataclasses import replace
 
 import pytest
 
-from reason_spec.engines.generation import EngineRequest, Generation
+from reason_spec.engines.generation import Delta, EngineRequest, Generation
 from reason_spec.engines.scripted import ScriptedEngine
 from reason_spec.settings import StrategySettings
 from reason_spec.strategies.autoregressive import DraftModelSpeculation
 from reason_spec.strategies.draft_ahead import DRAFT_RUN_TOKENS
-from reason_spec.types import Prefix
+from reason_spec.types import Prefix, Sampling
 from tests.strategies.scripts import StoryScript
-from tests.strategies.solving import autoregressive, solve
+from tests.strategies.solving import PROMPT, autoregressive, solve
 
 pytestmark = pytest.mark.usefixtures("quick_collections")
 
@@ -71,3 +72,36 @@ def test_a_run_whose_first_token_the_target_refuses_ends_before_its_first_piece_
     assert len(refused) >= 10
     assert all(event.kind == "cancelled" for event in refused)
     assert max(event.num_tokens for event in refused) < DRAFT_RUN_TOKENS
+
+
+def test_a_draft_that_doubts_its_end_goes_on_where_the_target_does() -> None:
+    begun, whole = "One two", "One two" + " and one more" * 20
+
+    def script(text: str, sampling: Sampling) -> str:
+        return whole[len(text.partition(PROMPT)[2]) :]
+
+    def ends_early(text: str, sampling: Sampling) -> str:
+        written = text.partition(PROMPT)[2]
+        return begun[len(written) :] or whole[len(written) :]
+
+    class Draft(DraftModelSpeculation):
+        def __init__(self, target: ScriptedEngine, draft: ScriptedEngine) -> None:
+            super().__init__(StrategySettings(num_draft_tokens=8), target, draft, None)
+            submit = draft.submit
+
+            def doubting(request: EngineRequest) -> Generation:
+                generation = submit(request)
+                push = generation.push
+
+                def push_doubted(delta: Delta) -> None:
+                    logprobs = [-9.0 if token in draft.tokenizer.eos_ids else 0.0 for token in delta.tokens]
+                    push(replace(delta, logprobs=tuple(logprobs)))
+
+                generation.push = push_doubted  # type: ignore[method-assign]
+                return generation
+
+            draft.submit = doubting  # type: ignore[method-assign]
+
+    drafted = solve(Draft, script, ends_early, target_seconds=0.01, draft_seconds=0.001, virtual_time=True)
+    assert drafted.text == whole
+    assert drafted.recorder.target_usage.num_accepted_draft_tokens > len(drafted.tokens) / 2

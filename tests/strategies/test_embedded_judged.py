@@ -168,7 +168,7 @@ def test_under_scot_the_target_writes_the_end_of_what_it_picks(
             assert usage.num_generated_tokens < 0.2 * len(tokens_of(solution))
         assert running_requests(accelerator) == 0
     assert num_picked >= 2
-    assert num_right >= 5
+    assert num_right >= 4
 
 
 @pytest.mark.parametrize("temperature", [0.0, 0.6])

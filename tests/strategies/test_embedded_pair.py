@@ -81,7 +81,8 @@ def test_every_plan_writes_the_targets_answer(accelerator: SyncAccelerator) -> N
         assert tokens_of(planned) == tokens_of(alone)
         usage = planned.recorder.target_usage
         assert (usage.num_drafted_tokens > 0) == (plan.num_draft_tokens > 0)
-        assert bool(planned.recorder.verdicts) == (plan.depth > 0)
+        num_proposed = len(planned.recorder.verdicts) + planned.recorder.num_late_drafts
+        assert (num_proposed > 0) == (plan.depth > 0)
         assert planned.recorder.plan == plan
 
 
@@ -111,7 +112,6 @@ def test_both_layers_find_work_on_the_pair(accelerator: SyncAccelerator) -> None
     assert any(verdict.accepted for verdict in verdicts)
     assert not all(verdict.accepted for verdict in verdicts)
     assert sum(solution.recorder.target_usage.num_accepted_draft_tokens for solution in solutions) > 0
-    assert sum(solution.recorder.target_usage.num_passes for solution in solutions) > 0
 
 
 def test_the_first_step_can_be_the_drafts(accelerator: SyncAccelerator) -> None:

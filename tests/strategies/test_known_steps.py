@@ -134,7 +134,7 @@ def test_known_steps_that_the_target_writes_otherwise_are_refused_and_what_trust
     # The same story up to where this one departs, under the same prompt.
     half = StoryScript(5, agreement=0.4)
     solve(lookahead(), half, half, suffix=suffix)
-    outcome = solve(lookahead(depth=3), TARGET, DRAFT, suffix=suffix, target_seconds=0.001)
+    outcome = solve(lookahead(depth=3), TARGET, DRAFT, suffix=suffix, target_seconds=0.001, virtual_time=True)
     assert outcome.tokens == solve(autoregressive, TARGET, DRAFT).tokens
     refused = [verdict for verdict in outcome.recorder.cache_verdicts if not verdict.accepted]
     assert refused
@@ -148,7 +148,7 @@ def test_the_draft_writes_where_the_cache_knows_nothing() -> None:
     suffix = naive_caches()
     short = replace(TARGET, num_steps=3)
     solve(lookahead(), short, DRAFT, suffix=suffix)
-    outcome = solve(lookahead(), TARGET, TARGET, suffix=suffix, target_seconds=0.002)
+    outcome = solve(lookahead(), TARGET, TARGET, suffix=suffix, target_seconds=0.002, virtual_time=True)
     assert outcome.tokens == solve(autoregressive, TARGET, DRAFT).tokens
     assert origins(outcome)[:3] == ["cache"] * 3
     assert "draft" in origins(outcome)[3:]

@@ -125,7 +125,13 @@ def test_a_step_that_is_cut_inside_a_code_fence_ends_where_the_code_does(
 
 def test_a_draft_that_is_slower_than_the_target_is_counted_as_late() -> None:
     scripts = StoryScript(3), StoryScript(3)
-    hasty = solve(lookahead(depth=1, use_hint=False), *scripts, target_seconds=0.001, draft_seconds=0.05)
+    hasty = solve(
+        lookahead(depth=1, use_hint=False),
+        *scripts,
+        target_seconds=0.001,
+        draft_seconds=0.05,
+        virtual_time=True,
+    )
     steps, recorder = hasty.steps, hasty.recorder
     assert not recorder.verdicts
     assert recorder.alpha_step is None
@@ -148,7 +154,9 @@ def test_a_late_draft_that_the_depth_had_held_back_is_told_apart() -> None:
 
 
 def test_drafts_in_time_and_drafts_of_branches_that_lost_are_not_late() -> None:
-    patient = solve(lookahead(depth=3), StoryScript(3), StoryScript(3, 0.5), target_seconds=0.002)
+    patient = solve(
+        lookahead(depth=3), StoryScript(3), StoryScript(3, 0.5), target_seconds=0.002, virtual_time=True
+    )
     assert any(step.verdict is not None and not step.verdict.accepted for step in patient.steps)
     assert patient.recorder.num_late_drafts == 0
 
@@ -179,15 +187,15 @@ def test_a_draft_model_at_the_token_level_changes_no_token(
 
 def test_a_draft_model_at_the_token_level_saves_passes_where_it_agrees() -> None:
     scripts = StoryScript(3), StoryScript(3)
-    alone = solve(autoregressive, *scripts, target_seconds=0.001)
-    drafted = solve(speculative, *scripts, target_seconds=0.001)
+    alone = solve(autoregressive, *scripts, target_seconds=0.001, virtual_time=True)
+    drafted = solve(speculative, *scripts, target_seconds=0.001, virtual_time=True)
     assert drafted.recorder.target_usage.num_passes < alone.recorder.target_usage.num_passes / 2
     assert drafted.recorder.draft_usage.num_discarded_tokens == 0
 
 
 def test_a_draft_engine_that_fails_at_the_token_level_leaves_the_target_alone() -> None:
     scripts = StoryScript(1, num_steps=40), StoryScript(1, num_steps=40)
-    outcome = solve(speculative, *scripts, draft_fails_after=5, target_seconds=0.0003)
+    outcome = solve(speculative, *scripts, draft_fails_after=5, target_seconds=0.0003, virtual_time=True)
     assert outcome.text == solve(autoregressive, *scripts).text
     assert "draft: scripted failure" in str(outcome.recorder.draft_failure)
     assert outcome.left_running == 0
@@ -213,7 +221,10 @@ def test_the_rest_of_a_reworded_step_is_drafted_anew() -> None:
     scripts = StoryScript(3), OtherFirstWord(3)
     passes = {
         redraft: solve(
-            lookahead(verifier=AnyBirds(), use_redraft=redraft), *scripts, target_seconds=0.004
+            lookahead(verifier=AnyBirds(), use_redraft=redraft),
+            *scripts,
+            target_seconds=0.004,
+            virtual_time=True,
         ).recorder.target_usage.num_passes
         for redraft in (False, True)
     }
@@ -233,8 +244,8 @@ def test_a_stop_cuts_the_same_text_from_every_strategy(seed: int, stop: str) -> 
 
 def test_an_agreeing_draft_writes_every_step_and_costs_the_target_few_passes() -> None:
     scripts = StoryScript(3), StoryScript(3)
-    alone = solve(autoregressive, *scripts, target_seconds=0.001)
-    ahead = solve(lookahead(), *scripts, target_seconds=0.001)
+    alone = solve(autoregressive, *scripts, target_seconds=0.001, virtual_time=True)
+    ahead = solve(lookahead(), *scripts, target_seconds=0.001, virtual_time=True)
     assert {step.origin for step in ahead.steps} == {"draft"}
     assert ahead.steps[0].origin == "draft"
     assert ahead.recorder.alpha_step == 1.0
@@ -249,7 +260,7 @@ def test_a_disagreeing_draft_leaves_the_targets_steps_and_its_work_is_discarded(
 
 def test_a_verified_step_keeps_the_drafts_words() -> None:
     scripts = StoryScript(3), StoryScript(3, agreement=0.0)
-    outcome = solve(lookahead(verifier=AnyBirds()), *scripts, target_seconds=0.002)
+    outcome = solve(lookahead(verifier=AnyBirds()), *scripts, target_seconds=0.002, virtual_time=True)
     reworded = [step for step in outcome.steps if step.text.startswith("Otherwise")]
     assert reworded
     assert all(step.origin == "draft" and step.verdict and step.verdict.accepted for step in reworded)
@@ -259,7 +270,9 @@ def test_models_with_different_tokenizers_exchange_text() -> None:
     scripts = StoryScript(5), StoryScript(5)
     by_character = ScriptedTokenizer(pattern=".")
     alone = solve(autoregressive, *scripts)
-    ahead = solve(lookahead(), *scripts, draft_tokenizer=by_character, target_seconds=0.003)
+    ahead = solve(
+        lookahead(), *scripts, draft_tokenizer=by_character, target_seconds=0.003, virtual_time=True
+    )
     assert ahead.tokens == alone.tokens
     assert any(step.origin == "draft" for step in ahead.steps)
 
@@ -286,7 +299,7 @@ def test_a_failing_verifier_leaves_the_targets_steps() -> None:
             raise RuntimeError("out of order")
 
     scripts = StoryScript(4), StoryScript(4, agreement=0.0)
-    outcome = solve(lookahead(verifier=Failing()), *scripts, target_seconds=0.002)
+    outcome = solve(lookahead(verifier=Failing()), *scripts, target_seconds=0.002, virtual_time=True)
     verdicts = [step.verdict for step in outcome.steps if step.verdict is not None]
     assert any(verdict.decision == "unknown" and "out of order" in verdict.reason for verdict in verdicts)
     assert {step.origin for step in outcome.steps[:-1]} == {"target"}
@@ -296,7 +309,9 @@ def test_a_failing_verifier_leaves_the_targets_steps() -> None:
 @settings(max_examples=30, deadline=None)
 @given(seed=st.integers(0, 1000), depth=st.integers(0, 4))
 def test_the_draft_never_runs_further_ahead_than_the_depth(seed: int, depth: int) -> None:
-    outcome = solve(lookahead(depth), StoryScript(seed), StoryScript(seed, 0.7), target_seconds=0.001)
+    outcome = solve(
+        lookahead(depth), StoryScript(seed), StoryScript(seed, 0.7), target_seconds=0.001, virtual_time=True
+    )
     num_final, furthest = 0, 0
     for event in outcome.recorder.events:
         num_final += event.kind == "final"
@@ -331,8 +346,12 @@ def test_wider_drafting_finds_a_step_that_the_first_draft_missed() -> None:
             agreement = 0.0 if sampling.greedy else 1.0
             return StoryScript(self.seed, agreement)(text, Sampling())
 
-    narrow = solve(lookahead(width=1), StoryScript(2), RightWhenWarm(2), target_seconds=0.002)
-    wide = solve(lookahead(width=2), StoryScript(2), RightWhenWarm(2), target_seconds=0.002)
+    narrow = solve(
+        lookahead(width=1), StoryScript(2), RightWhenWarm(2), target_seconds=0.002, virtual_time=True
+    )
+    wide = solve(
+        lookahead(width=2), StoryScript(2), RightWhenWarm(2), target_seconds=0.002, virtual_time=True
+    )
     assert {step.origin for step in narrow.steps[:-1]} == {"target"}
     assert {step.origin for step in wide.steps} == {"draft"}
     assert wide.text == narrow.text
@@ -342,7 +361,7 @@ def test_a_draft_that_repeats_itself_is_not_followed() -> None:
     def chant(text: str, sampling: Sampling) -> str:
         return "Again and again.\n\n" * 50
 
-    outcome = solve(lookahead(depth=6), StoryScript(1), chant, target_seconds=0.002)
+    outcome = solve(lookahead(depth=6), StoryScript(1), chant, target_seconds=0.002, virtual_time=True)
     drafted_ahead = [
         event
         for event in outcome.recorder.events
@@ -370,7 +389,9 @@ def test_one_request_in_the_place_of_steps_drafts_all_tokens_and_not_a_steps_sha
         controller = LoadController(LoadControlSettings(at_most="tokens"), lambda: None)
         with controller.admit(RequestedBudget(4, 16), FixedPlanner(Plan(4, 1))) as live:
             # A slow target, so that the draft writes all it may during a pass.
-            gated = solve(make, StoryScript(3), StoryScript(3), target_seconds=0.01, budget=live)
+            gated = solve(
+                make, StoryScript(3), StoryScript(3), target_seconds=0.01, virtual_time=True, budget=live
+            )
         passes[name] = gated.recorder.target_usage.num_passes
         assert len(gated.tokens) > 60
     assert passes["planned"] <= passes["speculative"] + 4

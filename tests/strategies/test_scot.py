@@ -148,12 +148,12 @@ def test_a_draft_that_has_lost_does_not_go_on_beside_the_others() -> None:
     assert outcome.recorder.draft_usage.num_generated_tokens < 1.5 * len(outcome.tokens)
 
 
-def test_a_stop_that_begins_before_the_draft_ends_it() -> None:
-    """The answer begins with an inserted word; with it two of the drafts begin with a stop."""
+def test_a_stop_does_not_begin_in_what_ended_the_thinking() -> None:
+    """With the word that is inserted there two of the drafts would begin with a stop."""
     limit = ThinkingLimit(max_steps=0, closing="Chain")
     verifier = Scores(one=0.6, two=0.9, three=0.7)
     outcome = picked(verifier, thinking=limit, stops=("Chain two", "Chain one"))
-    assert outcome.text == "Chain three.\n\nIt goes on.\n\nMy answer."
+    assert outcome.text == "Chain two.\n\nIt goes on.\n\nMy answer."
 
 
 @pytest.mark.parametrize("judge_whole", [False, True])

@@ -191,7 +191,7 @@ def test_a_cache_that_fails_is_left_out_for_its_tenant_alone(caplog: pytest.LogC
     assert TOKENIZER.decode(cache.documents["ben"][0]) == "user: one\ntwo\n\n"
 
 
-def test_a_text_with_tokens_that_nobody_knows_proposes_nothing_and_others_do() -> None:
+def test_a_text_with_unknown_tokens_proposes_nothing_and_others_a_step_without_probabilities() -> None:
     memories, cache, _ = make()
     known, unknown = "a question that is long enough", "another question, long enough too"
     cache.documents["default"] = [
@@ -209,6 +209,7 @@ def test_a_text_with_tokens_that_nobody_knows_proposes_nothing_and_others_do() -
     assert found[0] is None
     assert found[1] is not None
     assert found[1].text == " answered\n\n"
+    assert found[1].logprobs is None
     assert not memories.has_failed("default")
 
 

@@ -209,8 +209,11 @@ def test_a_thinking_that_stands_alone_ends_with_its_tag_as_a_stop(make: Make) ->
 
 
 @all_strategies
-def test_stops_are_for_the_answer_alone(make: Make) -> None:
-    outcome = think(make, ThinkingLimit(max_steps=2), stops=("That", " 4"))
+@pytest.mark.parametrize(
+    "stops", [("That", " 4"), ("four", " 4", "a stop that is longer than the tag"), (">\n\nIt", " 4")]
+)
+def test_stops_are_for_the_answer_alone(make: Make, stops: tuple[str, ...]) -> None:
+    outcome = think(make, ThinkingLimit(max_steps=2), stops=stops)
     assert parts(outcome) == ("".join(split_steps(THOUGHT)[:2]), "\n\nIt is")
 
 

@@ -215,7 +215,7 @@ def test_importing_the_tasks_imports_no_sympy() -> None:
 def test_a_large_parent_does_not_count_as_the_workers_memory() -> None:
     ballast = bytearray(700 << 20)
     ballast[::4096] = b"x" * len(ballast[::4096])
-    with Grader() as grader:
+    with Grader(deadline_seconds=60) as grader:
         assert grader.grade_prediction("1.42", "\\sqrt{2}", "math500").correct is False
     del ballast
 
@@ -255,7 +255,7 @@ def test_interrupt_leaves_no_stale_reply() -> None:
 
 
 def test_closed_grader_leaves_no_process() -> None:
-    grader = Grader()
+    grader = Grader(deadline_seconds=60)
     assert grader.grade_prediction("1 + x", "x+1", "math500").correct is True
     assert grader._worker is not None
     process = grader._worker._process

@@ -68,6 +68,15 @@ def test_list_of_responses_gets_lists(tmp_path: Path) -> None:
     assert counts.num_responses == 6
 
 
+def test_shares_are_of_questions_whatever_lines_hold_their_responses(tmp_path: Path) -> None:
+    lines = [("a", "18"), ("b", ["18", "17"]), ("a", "17"), ("c", []), ("a", "18")]
+    records: list[Any] = [{"question": name, "answer": 18, "response": text} for name, text in lines]
+    records += [{"answer": 18, "response": "18"}, {"answer": 18, "response": "17"}]
+    counts = grade_file(_write(tmp_path / "in.jsonl", records), tmp_path / "out.jsonl", "gsm8k")
+    assert counts.shares == pytest.approx((2 / 3, 1 / 2, 1, 0))
+    assert (counts.num_records, counts.num_responses) == (7, 7)
+
+
 def test_gzip_is_read_and_written(tmp_path: Path) -> None:
     source = tmp_path / "in.jsonl.gz"
     source.write_bytes(gzip.compress(json.dumps(_records()[0]).encode()))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
+from dataclasses import replace
 from math import exp
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import pytest
 import pytest_asyncio
 import torch
 
+from reason_spec.accelerator.cores import available_cores
 from reason_spec.engines.base import Engine
 from reason_spec.engines.factory import create_engine
 from reason_spec.engines.scripted import ScriptedEngine
@@ -30,11 +32,12 @@ from reason_spec.verifiers.likelihood import LikelihoodVerifier
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 TRAINED = Questions(words.SCORE_QUESTION, "", words.JUDGE_QUESTION, "")
 PROBLEM = next(problem for problem in problems("test", 5) if problem.operations == 4)
+ONE_CORE = (min(available_cores()),)
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def judge() -> AsyncIterator[Engine]:
-    engine = create_engine("judge", EngineSettings(dtype="float32", cores=(0,)))
+    engine = create_engine("judge", EngineSettings(dtype="float32", cores=ONE_CORE))
     await engine.start()
     yield engine
     await engine.close()
@@ -42,7 +45,7 @@ async def judge() -> AsyncIterator[Engine]:
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def target() -> AsyncIterator[Engine]:
-    engine = create_engine("target", EngineSettings(dtype="float32", cores=(0,)))
+    engine = create_engine("target", EngineSettings(dtype="float32", cores=ONE_CORE))
     await engine.start()
     yield engine
     await engine.close()
@@ -87,6 +90,15 @@ async def test_a_score_is_the_judges_expected_digit(judge: Engine) -> None:
             expected = float(digits @ torch.arange(10.0))
             assert verdict.score == pytest.approx(expected / 9, abs=1e-3)
             assert verdict.accepted == (expected / 9 >= 0.5)
+
+
+async def test_the_end_of_the_text_does_not_change_a_score(judge: Engine) -> None:
+    verifier = UtilityVerifier(judge, 0.5, 60, questions=TRAINED)
+    known, step = context(PROBLEM, len(PROBLEM.steps) - 1, judge), drafted(PROBLEM.steps[-1], judge)
+    ended = replace(step, tokens=(*step.tokens, min(judge.tokenizer.eos_ids)), finish="eos")
+    scores = [(await verifier.verify(known, one)).score for one in (step, ended)]
+    assert scores[0] is not None
+    assert scores[1] == pytest.approx(scores[0], abs=1e-3)
 
 
 async def test_a_greedy_score_is_the_judges_most_likely_digit(judge: Engine) -> None:
@@ -207,7 +219,9 @@ async def test_a_score_is_one_request_and_reads_one_prediction(
 
 
 async def test_an_owned_model_starts_and_ends_with_its_verifier(tmp_path: Path) -> None:
-    models = Models(make_judge=lambda: create_engine("judge", EngineSettings(cores=(0,))), questions=TRAINED)
+    models = Models(
+        make_judge=lambda: create_engine("judge", EngineSettings(cores=ONE_CORE)), questions=TRAINED
+    )
     verifier = create_verifier("utility", VerifierSettings(deadline=60), models)
     await verifier.start()
     step = PROBLEM.steps[0] + STEP_SEPARATOR

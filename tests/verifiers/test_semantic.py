@@ -111,7 +111,15 @@ def test_a_step_equals_itself_in_another_layout(encoder: PairEncoder, case: dict
 def test_layout_is_no_difference_but_signs_and_separators_are() -> None:
     assert squeezed("- **So**, 3*4 = 12.") == squeezed("So 3*4=12")
     assert squeezed("\\[ 3 + 4 \\]") == squeezed("3+4")
+    assert squeezed("A trip costs 5 km, so 12.\n3 more") == squeezed("a Trip costs 5km so 12\n\n3 more.")
     for one, other in (
+        ("x = 1, 2", "x = 12"),
+        ("1, -2", "1 - 2"),
+        ("x, -y", "x - y"),
+        ("1 23", "12 3"),
+        ("now here", "nowhere"),
+        ("b = B + 2", "B = b + 2"),
+        ("A and b are 2", "a and b are 2"),
         ("3*4", "34"),
         ("2**3", "23"),
         ("So:\n- 5", "So:\n5"),

@@ -186,11 +186,14 @@ class TextCompletion(RemoteCompletion):
 
     def body(self) -> dict[str, Any]:
         self._encode_line()
-        return {
+        body = {
             "prompt": self._prompt_text + "".join(self._characters),
             "max_tokens": max(1, self._max_tokens - len(self._tokens)),
             **_sampling_of(self._request, len(self._prompt) + len(self._tokens)),
         }
+        # It is no field of OpenAI's, so a server without it may refuse it.
+        top_k = self._request.sampling.top_k
+        return {**body, "top_k": top_k} if top_k else body
 
     def take(self, choice: dict[str, Any]) -> Delta | None:
         text = choice.get("text") or ""

@@ -1,10 +1,11 @@
-"""Asks the servers at the start of an engine for their models, context and form of requests."""
+"""Asks the servers of a model, at the start, for its name, its context and the form of requests."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from typing import Any, NamedTuple
+from collections.abc import Awaitable, Callable
+from typing import Any, NamedTuple, TypeVar
 
 from reason_spec.engines.limits import Limits
 from reason_spec.engines.remote.servers import RemoteServer, ServerError, ServerPool
@@ -15,6 +16,7 @@ from reason_spec.settings import EngineSettings
 
 logger = logging.getLogger(__name__)
 _PROBE = "How many apples are 3 + 4?"
+_Answer = TypeVar("_Answer")
 
 
 class Discovered(NamedTuple):
@@ -34,26 +36,16 @@ async def discover(
     Raises:
         EngineError: no server answers, or one has another model or tokenizer.
     """
-    servers = pool.servers
-    answers = await asyncio.gather(*map(wire.models, servers), return_exceptions=True)
-    lengths = [settings.max_context]
-    for server, answer in zip(servers, answers, strict=True):
-        if isinstance(answer, ServerError):
-            pool.rest(server)
-            logger.warning("engine %r: %s; it is left out until it answers", name, answer)
-        elif isinstance(answer, BaseException):
-            raise answer
-        else:
-            model = _find_model(name, settings, server, answer)
-            server.model = model["id"]
-            lengths.append(model.get("max_model_len"))
-    first = next((server for server in servers if server.model is not None), None)
-    if first is None:
-        reasons = "; ".join(map(str, answers))
-        raise _error(
-            name,
-            f"no server answers: {reasons}. Start one (vllm serve MODEL) or correct {name}.remote.base_urls",
-        )
+
+    async def ask(server: RemoteServer) -> int | None:
+        remedy = f"Set {name}.remote.served_model"
+        model = await ask_model(wire, server, settings.remote.served_model, remedy, default=settings.model)
+        length: int | None = model.get("max_model_len")
+        return length
+
+    remedy = f"Start one (vllm serve MODEL) or correct {name}.remote.base_urls"
+    lengths = [settings.max_context, *await ask_all(wire, pool, ask, remedy)]
+    first = next(server for server in pool.servers if server.model is not None)
     known = [length for length in lengths if length is not None]
     if not known:
         raise _error(name, f"{first.url} does not say how long a text may be; set {name}.max_context")
@@ -65,23 +57,63 @@ async def discover(
     return Discovered(limits, by_tokens)
 
 
-def _error(name: str, text: str) -> EngineError:
-    return EngineError(f"engine {name!r}: {text}")
+async def ask_all(
+    wire: Wire, pool: ServerPool, ask: Callable[[RemoteServer], Awaitable[_Answer]], remedy: str
+) -> list[_Answer]:
+    """Return what ``ask`` returns of each server that answers; the others rest, and are used once they do.
+
+    Args:
+        ask: raises `ServerError` where a server does not answer.
+        remedy: a sentence for the error message.
+
+    Raises:
+        EngineError: no server answers, or ``ask`` refused one.
+    """
+    answers = await asyncio.gather(*map(ask, pool.servers), return_exceptions=True)
+    found: list[_Answer] = []
+    failures: list[ServerError] = []
+    for server, answer in zip(pool.servers, answers, strict=True):
+        if isinstance(answer, ServerError):
+            pool.rest(server, answer.after)
+            failures.append(answer)
+        elif isinstance(answer, BaseException):
+            raise answer
+        else:
+            found.append(answer)
+    if not found:
+        raise EngineError(f"{wire.owner}: no server answers: {'; '.join(map(str, failures))}. {remedy}")
+    for failure in failures:
+        logger.warning("%s: %s; it is left out until it answers", wire.owner, failure)
+    return found
 
 
-def _find_model(
-    name: str, settings: EngineSettings, server: RemoteServer, models: list[dict[str, Any]]
+async def ask_model(
+    wire: Wire, server: RemoteServer, wanted: str | None, remedy: str, *, default: str | None = None
 ) -> dict[str, Any]:
-    wanted = settings.remote.served_model or settings.model
-    found = [model for model in models if model.get("id") == wanted]
-    if not found and settings.remote.served_model is None and len(models) == 1:
+    """Return a server's entry of the model, and store its name there.
+
+    Args:
+        wanted: the model's name on servers; None: ``default``, or else the only model.
+        remedy: a sentence for the error message.
+
+    Raises:
+        EngineError: the server has no such model.
+    """
+    models = await wire.models(server)
+    name = wanted or default
+    found = [model for model in models if model.get("id") == name]
+    if not found and wanted is None and len(models) == 1:
         found = models
     if not found:
         names = ", ".join(str(model.get("id")) for model in models) or "none"
-        raise _error(
-            name, f"{server.url} has no model {wanted!r}; it has {names}. Set {name}.remote.served_model"
-        )
+        asked = "several models" if name is None else f"no model {name!r}"
+        raise EngineError(f"{wire.owner}: {server.url} has {asked}; it has {names}. {remedy}")
+    server.model = str(found[0].get("id"))
     return found[0]
+
+
+def _error(name: str, text: str) -> EngineError:
+    return EngineError(f"engine {name!r}: {text}")
 
 
 async def _takes_tokens(

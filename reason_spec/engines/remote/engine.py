@@ -6,6 +6,7 @@ import asyncio
 import logging
 import zlib
 from contextlib import aclosing
+from dataclasses import replace
 from typing import Any, ClassVar
 
 from reason_spec.engines.base import Engine
@@ -20,17 +21,25 @@ from reason_spec.engines.remote.completion import (
 )
 from reason_spec.engines.remote.discovery import discover
 from reason_spec.engines.remote.scoring import read_score, score_body
-from reason_spec.engines.remote.servers import PrioritySemaphore, RemoteServer, ServerError, ServerPool
+from reason_spec.engines.remote.servers import (
+    PrioritySemaphore,
+    RefusalError,
+    RemoteServer,
+    ServerError,
+    ServerPool,
+)
 from reason_spec.engines.remote.wire import Wire
 from reason_spec.engines.stats import EngineStats
 from reason_spec.engines.tokenizer import HuggingFaceTokenizer, load_tokenizer
-from reason_spec.errors import EngineError
+from reason_spec.errors import EngineError, RequestError
 from reason_spec.segment import Boundary
 from reason_spec.settings import EngineSettings
 from reason_spec.types import Constraint, Prefix, Usage
 
 logger = logging.getLogger(__name__)
 _AFFINITY_TOKENS = 64
+_INVALID_REQUEST = frozenset({400, 422})
+"""Status codes with which servers refuse a constraint or a bias."""
 
 
 class RemoteEngine(Engine):
@@ -172,6 +181,7 @@ class RemoteEngine(Engine):
             result = completion.result("cancelled")
         elif (error := task.exception()) is not None:
             result = completion.result("failed", str(error) or type(error).__name__)
+            result = replace(result, is_refused=isinstance(error, RequestError))
         else:
             assert completion.finish is not None
             result = completion.result(completion.finish)
@@ -199,6 +209,8 @@ class RemoteEngine(Engine):
                             ) from None
                         num_failed += 1
                         self._give_up_after(num_failed, trouble)
+        except RefusalError as refusal:
+            raise _failure_of(self.name, request, refusal) from None
         except TimeoutError:
             seconds = self._remote.total_timeout
             raise self._error(f"not done within remote.total_timeout={seconds:g} seconds") from None
@@ -278,3 +290,19 @@ class RemoteEngine(Engine):
     async def reset_prefix_cache(self) -> None:
         """Ask the servers to; only vLLM in development mode can."""
         await asyncio.gather(*map(self._wire.reset_prefix_cache, self._pool.servers))
+
+
+def _failure_of(name: str, request: EngineRequest, refusal: RefusalError) -> RequestError | RefusalError:
+    """Return the error of a refused request: its own fault where its constraint or bias may be invalid.
+
+    That error reaches clients, so it does not name the server's address.
+    """
+    asked = ["logit_bias"] if request.logit_bias else []
+    asked += [request.constraint.kind] if request.constraint is not None else []
+    if not asked or refusal.status not in _INVALID_REQUEST:
+        return refusal
+    names = " and ".join(asked)
+    return RequestError(
+        f"the server of {name!r} refused a request with {names}: {refusal.message}; "
+        "correct it, or leave it out"
+    )

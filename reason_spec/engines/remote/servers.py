@@ -12,7 +12,7 @@ from email.utils import parsedate_to_datetime
 from itertools import count
 
 from reason_spec.engines.request_queue import RequestQueue
-from reason_spec.errors import ReasonSpecError
+from reason_spec.errors import EngineError, ReasonSpecError
 
 _FIRST_DELAY_SECONDS = 0.25
 _LONGEST_DELAY_SECONDS = 30.0
@@ -27,6 +27,15 @@ class ServerError(ReasonSpecError):
     def __init__(self, reason: str, after: float | None = None) -> None:
         super().__init__(reason)
         self.after = after
+
+
+class RefusalError(EngineError):
+    """A server refused a request for good, with ``status`` and its own ``message``."""
+
+    def __init__(self, reason: str, status: int, message: str) -> None:
+        super().__init__(reason)
+        self.status = status
+        self.message = message
 
 
 def retry_after(header: str | None) -> float | None:

@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 
 import httpx2
 
-from reason_spec.engines.remote.servers import RemoteServer, ServerError, retry_after
+from reason_spec.engines.remote.servers import RefusalError, RemoteServer, ServerError, retry_after
 from reason_spec.errors import EngineError
 from reason_spec.settings import RemoteSettings
 
@@ -24,7 +24,7 @@ _CONNECT_SECONDS = 10.0
 class Wire:
     """The connections of an engine, or of a verifier, to all its servers.
 
-    Failures that a retry may resolve are `ServerError`, all others `EngineError`.
+    Failures that a retry may resolve are `ServerError`, refusals `RefusalError`, all others `EngineError`.
 
     Args:
         owner: the name in messages, such as ``engine 'target'``.
@@ -35,7 +35,7 @@ class Wire:
     """
 
     def __init__(self, owner: str, key_setting: str, settings: RemoteSettings, max_connections: int) -> None:
-        self._owner = owner
+        self.owner = owner
         self._settings = settings
         self._key = _read_key(owner, key_setting, settings.api_key_variable)
         self._client = httpx2.AsyncClient(
@@ -54,7 +54,7 @@ class Wire:
             return [dict(model) for model in answer["data"]]
         except (KeyError, TypeError, ValueError):
             raise EngineError(
-                f"{self._owner}: {server.url}/models does not list models; a base URL ends with /v1"
+                f"{self.owner}: {server.url}/models does not list models; a base URL ends with /v1"
             ) from None
 
     async def complete(self, server: RemoteServer, body: dict[str, Any]) -> dict[str, Any]:
@@ -160,7 +160,7 @@ class Wire:
         shown = self._shown(" ".join(str(message or text).split()), _SHOWN_CHARS)
         reason = f"{server.url} answered {code}: {shown}"
         if isinstance(code, int) and 400 <= code < 500 and code not in _WORTH_ANOTHER_TRY:
-            raise EngineError(f"{self._owner}: {reason}")
+            raise RefusalError(f"{self.owner}: {reason}", code, shown)
         raise ServerError(reason, after)
 
     def _shown(self, answer: Any, num_chars: int) -> str:

@@ -8,7 +8,13 @@ from typing import ClassVar
 
 from reason_spec.engines.base import Engine
 from reason_spec.engines.generation import Score
-from reason_spec.engines.vllm.arguments import TESTED, require_vllm, takes_hints, worker_environment
+from reason_spec.engines.vllm.arguments import (
+    TESTED,
+    require_vllm,
+    speculative_config,
+    takes_hints,
+    worker_environment,
+)
 from reason_spec.engines.worker.engine import WorkerEngine
 from reason_spec.settings import EngineSettings, SuffixSettings
 from reason_spec.types import Prefix
@@ -46,6 +52,12 @@ class VllmEngine(WorkerEngine):
             )
         super().__init__(name, settings, suffix, texts_of)
         self.takes_hints = settings.vllm.token_method == "hint" and takes_hints(version)
+        self._drafts_tokens = speculative_config(settings, version) is not None
+
+    @property
+    def takes_biases(self) -> bool:
+        """False while tokens are drafted: vLLM cannot combine the two."""
+        return not self._drafts_tokens
 
     async def score_next(self, prefix: Prefix, tokens: tuple[int, ...]) -> Score:
         score = await super().score_next(prefix, tokens)

@@ -23,6 +23,7 @@ from reason_spec.settings import Settings
 APPLICATION = "reason-spec"
 _ROUTER = "reason_spec.lab.cluster.session_router.SessionRouter"
 _HEALTH_SECONDS = 5.0
+_LOOK_SECONDS = 0.5
 _TROUBLE_SECONDS = 300.0
 """A worker that died restarts by itself and loads its model again, which takes minutes."""
 
@@ -78,13 +79,12 @@ class Replica:
         await self._service.drain(self._service.settings.server.drain_seconds)
 
 
-def deploy(settings: Settings, cluster: Cluster) -> str:
-    """Start the replicas of a cluster that is connected, and the address before them; return its base URL.
+def prepare(settings: Settings, cluster: Cluster) -> Any:
+    """Open the address on a cluster that is connected; return the application of the replicas.
 
     Raises:
         MissingDependencyError: Ray Serve is not installed.
-        SettingsError: the address can be reached by others and there is no key, no port is named, or the
-            replicas did not start.
+        SettingsError: the address can be reached by others and there is no key, or no port is named.
     """
     try:
         from ray import serve
@@ -113,33 +113,53 @@ def deploy(settings: Settings, cluster: Cluster) -> str:
     application = deployment.bind(
         settings.model_dump(mode="json"), str(Path.cwd()), cluster.workers_per_machine
     )
-    try:
-        serve.run(application, name=APPLICATION, route_prefix="/", blocking=False)
-    except RuntimeError as error:
-        with suppress(Exception):  # The reason of the first failure is worth more.
-            _take_back(cluster)
-        raise SettingsError(f"the pairs could not be started: {error}") from None
-    return f"http://{host}:{port}/v1"
+    return serve.RunTarget(application, APPLICATION, "/")
 
 
 async def serve_on_ray(settings: Settings, cluster: Cluster, say: Callable[[str], None]) -> None:
-    """Serve until a signal stops it.
+    """Serve until a signal stops it, which may come while the pairs load.
 
     Raises:
         MissingDependencyError: Ray Serve is not installed.
-        SettingsError: see `deploy`; or the cluster cannot be reached.
+        SettingsError: see `prepare`; or the cluster cannot be reached, or the replicas did not start.
     """
     stopped = asyncio.Event()
     loop = asyncio.get_running_loop()
     with connected(cluster):
-        url = await asyncio.to_thread(deploy, settings, cluster)
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, stopped.set)
+        target = await asyncio.to_thread(prepare, settings, cluster)
         try:
-            for number in (signal.SIGINT, signal.SIGTERM):
-                loop.add_signal_handler(number, stopped.set)
-            say(f"{cluster.workers_per_machine} pairs a machine are served at {url}; Ctrl-C stops.")
-            await stopped.wait()
-        finally:
-            await asyncio.to_thread(_take_back, cluster)
+            if await _deploy(target, stopped):
+                url = f"http://{settings.server.host}:{settings.server.port}/v1"
+                say(f"{cluster.workers_per_machine} pairs a machine are served at {url}; Ctrl-C stops.")
+                await stopped.wait()
+        except Exception:
+            with suppress(Exception):  # The reason of the first failure is worth more.
+                await asyncio.to_thread(_take_back, cluster)
+            raise
+        await asyncio.to_thread(_take_back, cluster)
+
+
+async def _deploy(target: Any, stopped: asyncio.Event) -> bool:
+    """Start the replicas; return whether all were loaded before the signal that stops.
+
+    Raises:
+        SettingsError: a replica did not start.
+    """
+    from ray import serve
+
+    # A thread that waited for the replicas could not be stopped.
+    await asyncio.to_thread(serve.run_many, [target], wait_for_applications_running=False)
+    while not stopped.is_set():
+        application = (await asyncio.to_thread(serve.status)).applications[APPLICATION]
+        if application.status == "RUNNING":
+            return True
+        if application.status == "DEPLOY_FAILED":
+            raise SettingsError(f"the pairs could not be started: {application.message}")
+        with suppress(TimeoutError):
+            await asyncio.wait_for(stopped.wait(), _LOOK_SECONDS)
+    return False
 
 
 def _take_back(cluster: Cluster) -> None:

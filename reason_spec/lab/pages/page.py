@@ -143,7 +143,10 @@ def _footnotes(run: Run) -> list[str]:
     sizes = sorted({size for row in run.metrics.strategies for size in row.concurrency} - {1})
     if sizes:
         shown = ", ".join(map(str, sizes))
-        notes.append(f"Seconds are the wall time of a batch of {shown} problems divided by its size.")
+        notes.append(
+            f"Seconds are the wall time of a batch of {shown} problems divided by its size; "
+            "their intervals count batches."
+        )
     if any(row.num_undecided for row in run.metrics.strategies):
         notes.append("Answers that could not be compared with their reference count as wrong.")
     return notes

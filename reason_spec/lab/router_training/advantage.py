@@ -15,7 +15,7 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 from reason_spec.accelerator import Accelerator
 from reason_spec.engines.base import has_digit
 from reason_spec.engines.generation import EngineRequest
-from reason_spec.errors import DataError, first_mistake
+from reason_spec.errors import DataError, EngineError, first_mistake
 from reason_spec.evaluation.prompts import messages_for, noise_key, stops_for
 from reason_spec.evaluation.record_folder import problem_key
 from reason_spec.routers.features import StepFeatures
@@ -162,6 +162,11 @@ class Labeller:
 
     async def _compare(self, problem: Problem, place: SolveRequest, drafted: Step, own: Step) -> LabelledStep:
         tokenizer = self._draft.tokenizer
+        if drafted.logprobs is None:
+            raise EngineError(
+                f"engine {self._draft.name!r} returns no log-probabilities, which routers read: take a "
+                "server that returns token ids, as vLLM does, or run the draft here"
+            )
         step = LabelledStep(
             problem=problem_key(problem),
             question=problem.question,
@@ -171,7 +176,7 @@ class Labeller:
             drafted=drafted.text,
             own=own.text,
             ends_text=drafted.ends_text,
-            logprobs=drafted.logprobs or (),
+            logprobs=drafted.logprobs,
             has_digit=tuple(has_digit(tokenizer, token) for token in drafted.tokens),
             num_own_tokens=len(own.tokens),
         )

@@ -5,17 +5,20 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from reason_spec.accelerator import Accelerator
+from reason_spec.chat.generation import logprobs_of
 from reason_spec.engines.generation import EngineRequest
 from reason_spec.engines.remote.completion import tokens_that_end_a_step
 from reason_spec.engines.remote.engine import RemoteEngine
 from reason_spec.engines.tokenizer import HuggingFaceTokenizer
-from reason_spec.errors import ConstraintError, EngineError, SettingsError
+from reason_spec.errors import ConstraintError, EngineError, RequestError, SettingsError
+from reason_spec.evaluation.outcome import Confidence
 from reason_spec.segment import Boundary
 from reason_spec.settings import load_settings
 from reason_spec.strategies.thinking import ThinkingLimit
@@ -170,12 +173,9 @@ async def test_constraints_and_biases_are_told_to_the_server(
             await engine.submit(EngineRequest(prompt, 5)).result()
             with pytest.raises(ConstraintError, match="no JSON"):
                 await engine.check_constraint(Constraint(json_schema="{"))
-            with pytest.raises(EngineError, match="no JSON"):
+            with pytest.raises(RequestError, match="no JSON"):
                 await engine.submit(EngineRequest(prompt, 5, constraint=Constraint(json_schema="{"))).result()
-            upstream.faults = [Fault("status", status=400)]
-            with pytest.raises(EngineError, match="answered 400: as was asked"):
-                await engine.submit(EngineRequest(prompt, 5, constraint=told[1][0])).result()
-    *constrained, plain, _ = upstream.streams
+    *constrained, plain = upstream.streams
     assert [body["structured_outputs"] for body in constrained] == [words for _, words in told]
     assert all(body["logit_bias"] == {"5": 2.5, "7": -100.0} for body in constrained)
     assert not any(body.get("stop_token_ids") for body in constrained)
@@ -322,6 +322,17 @@ async def test_what_decides_a_sample_is_sent_and_nothing_is_left_to_the_server(
     assert third["seed"] != first["seed"]
 
 
+async def test_as_text_a_request_holds_top_k_where_it_is_set(
+    make_upstream: Callable[..., Upstream], folder: Path, prompt: Prefix
+) -> None:
+    with serving(make_upstream(takes_tokens=False)) as upstream:
+        async with remote(folder, upstream) as engine:
+            for top_k in (20, 0):
+                await whole(engine, prompt, sampling=Sampling(0.6, top_k=top_k, top_p=0.95))
+    assert [body.get("top_k") for body in upstream.streams] == [20, None]
+    assert all({"temperature": 0.6, "top_p": 0.95}.items() <= body.items() for body in upstream.streams)
+
+
 async def test_a_server_is_told_whose_prefixes_it_may_use_and_no_name(
     make_upstream: Callable[..., Upstream], folder: Path, prompt: Prefix
 ) -> None:
@@ -376,6 +387,39 @@ async def test_what_is_wrong_at_the_start_is_said(
         await start(good, gone)
 
 
+@pytest.mark.parametrize("strategy", ["autoregressive", "lookahead"])
+@pytest.mark.parametrize("takes_tokens", [True, False])
+async def test_steps_have_log_probabilities_where_the_server_returns_tokens(
+    folder: Path, tokenizer: HuggingFaceTokenizer, takes_tokens: bool, strategy: str
+) -> None:
+    """Unknown ones are None, and the end of the text, which this server omits, does not count."""
+    tokens = tokenizer.encode("3 + 4 is 7.")
+    upstream = Upstream(lambda _: tokens, tokenizer.decode, tokenizer.encode, takes_tokens=takes_tokens)
+    flags: dict[str, Any] = {"sampling.max_tokens": 200, "task.prompt": "plain", "verifier.name": "exact"}
+    with serving(upstream):
+        for name in ("target", "draft"):
+            flags |= {f"{name}.model": str(folder), f"{name}.kind": "remote"}
+            flags[f"{name}.remote.base_urls"] = (upstream.url,)
+        settings = load_settings(flags=flags)
+        async with Accelerator.from_settings(settings, strategies=("lookahead",)) as accelerator:
+            solution = await accelerator.answer("How many?", strategy=strategy)
+    assert solution.text == "3 + 4 is 7."
+    (step,) = solution.steps
+    confidence = Confidence.of_steps(solution.steps)
+    if takes_tokens:
+        assert step.logprobs is not None
+        assert len(step.logprobs) == len(step.tokens)
+        assert confidence is not None
+        assert confidence.mean == pytest.approx(math.exp(-0.5))
+        found = logprobs_of(replace(step, origin="target"), tokenizer)
+        assert found is not None
+        assert {item.logprob for item in found} == {-0.5}
+    else:
+        assert step.logprobs is None
+        assert confidence is None
+        assert logprobs_of(step, tokenizer) is None
+
+
 async def test_another_models_tokenizer_is_noticed(
     make_upstream: Callable[..., Upstream], folder: Path
 ) -> None:
@@ -404,7 +448,8 @@ async def test_a_remote_target_answers_with_a_draft_beside_it(
     make_upstream: Callable[..., Upstream], folder: Path, strategy: str
 ) -> None:
     """Draft and target are servers; the draft's text is right in every step."""
-    with serving(make_upstream(seconds_per_chunk=0.01)) as target, serving(make_upstream()) as draft:
+    slow = make_upstream(seconds_per_chunk=0.05 if strategy == "lookahead" else 0.0)
+    with serving(slow) as target, serving(make_upstream()) as draft:
         flags: dict[str, Any] = {"verifier.name": "exact", "sampling.max_tokens": 200, "task.prompt": "plain"}
         for name, upstream in (("target", target), ("draft", draft)):
             flags |= {f"{name}.model": str(folder), f"{name}.kind": "remote"}

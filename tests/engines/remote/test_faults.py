@@ -6,13 +6,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from reason_spec.engines.generation import EngineRequest
 from reason_spec.engines.tokenizer import HuggingFaceTokenizer
-from reason_spec.errors import EngineError
-from reason_spec.types import Prefix
+from reason_spec.errors import EngineError, RequestError
+from reason_spec.types import Constraint, Prefix
 from tests.engines.remote.answers import ANSWER, remote, whole
 from tests.engines.upstream import Fault, Upstream, serving
 
@@ -24,7 +25,7 @@ FAULTS = [
     Fault("status", status=429, headers={"Retry-After": "0.2"}),
     Fault("break"),
     Fault("break", after=7),
-    Fault("stall", after=9, seconds=2),
+    Fault("stall", after=9, seconds=5),
     Fault("garbage", after=3),
     Fault("error event", after=12),
     Fault("odd ending", after=5),
@@ -38,7 +39,7 @@ async def test_a_request_that_failed_goes_on_and_loses_nothing(
     folder: Path, prompt: Prefix, tokenizer: HuggingFaceTokenizer, fault: Fault, takes_tokens: bool,
 ) -> None:  # fmt: skip
     with serving(make_upstream(takes_tokens=takes_tokens)) as upstream:
-        async with remote(folder, upstream, remote={"idle_timeout": 0.5}) as engine:
+        async with remote(folder, upstream, remote={"idle_timeout": 1.5}) as engine:
             upstream.faults = [fault]
             result = await engine.submit(EngineRequest(prompt, 200)).result()
     assert (result.text, result.finish) == (ANSWER, "eos")
@@ -122,3 +123,30 @@ async def test_deadlines_end_what_does_not_come(
         async with remote(folder, upstream, remote={"total_timeout": 0.4}) as engine:
             with pytest.raises(EngineError, match=r"remote\.total_timeout=0\.4"):
                 await whole(engine, prompt)
+
+
+@pytest.mark.parametrize("takes_tokens", [True, False])
+@pytest.mark.parametrize(
+    ("status", "options", "names"),
+    [
+        (400, {"constraint": Constraint(regex="(a")}, "regex"),
+        (422, {"logit_bias": ((5, 1.0),)}, "logit_bias"),
+        (404, {"constraint": Constraint(regex="a+")}, None),
+        (400, {}, None),
+    ],
+)
+async def test_a_constraint_or_bias_that_the_server_refuses_is_the_fault_of_the_request(
+    make_upstream: Callable[..., Upstream],
+    folder: Path, prompt: Prefix, takes_tokens: bool, status: int, options: dict[str, Any], names: str | None,
+) -> None:  # fmt: skip
+    with serving(make_upstream(takes_tokens=takes_tokens)) as upstream:
+        async with remote(folder, upstream) as engine:
+            upstream.faults = [Fault("status", status=status)]
+            with pytest.raises((RequestError, EngineError), match="as was asked") as error:
+                await engine.submit(EngineRequest(prompt, 5, **options)).result()
+    if names is None:
+        assert isinstance(error.value, EngineError)
+    else:
+        assert isinstance(error.value, RequestError)
+        assert f"refused a request with {names}: as was asked" in str(error.value)
+        assert upstream.url not in str(error.value)

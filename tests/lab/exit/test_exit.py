@@ -44,7 +44,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Trained]:
     reads = read_steps(read_traces(path))
     table = training.LabelledCandidates.of(reads)
     policy = training.train(table, load_policy().asked, threshold=0.9, about={})
-    with Grader() as grader:
+    with Grader(deadline_seconds=60) as grader:
         yield Trained(reads, Replay(reads, grader), table, policy)
 
 

@@ -39,7 +39,7 @@ async def label(draft_answer: str, *, reference: str | None = "12", **options: o
     rated = options.pop("rate", None)
     reward = RewardVerifier(lambda: rated) if rated else None  # type: ignore[arg-type,return-value]
     async with Accelerator(settings, target, draft, None, ("speculative",)) as accelerator:
-        with Grader() as grader:
+        with Grader(deadline_seconds=60) as grader:
             labeller = Labeller(accelerator, LabelOptions(**options), grader, reward)  # type: ignore[arg-type]
             try:
                 return await labeller.label(replace(PROBLEM, answer=reference))

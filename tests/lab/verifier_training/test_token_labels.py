@@ -31,7 +31,7 @@ async def label(draft_answer: str, answer: str | None = "12", most: int = 8) -> 
     draft = ScriptedEngine("draft", WrittenAnswers({QUESTION: (draft_answer,)}, otherwise=""))
     settings = load_settings(flags={"target.kind": "scripted", "draft.kind": "scripted"})
     async with Accelerator(settings, target, draft, None, ("speculative",)) as accelerator:
-        with Grader() as grader:
+        with Grader(deadline_seconds=60) as grader:
             labeller = TokenLabeller(accelerator, grader, most, seed=0)
             found = await labeller.label(Problem("p", QUESTION, answer))
         assert (await target.stats()).num_running == 0
