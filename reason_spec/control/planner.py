@@ -86,7 +86,8 @@ class Planner:
         form: StepForm = "compared",
     ) -> None:
         self.costs = self._costs_at_start = costs
-        self._max_depth = max_depth
+        # Where steps are judged, the predicted speed knows no depth beyond the second: all or nothing.
+        self._depths = range(max_depth + 1) if form == "compared" else sorted({0, max_depth})
         self._max_draft_tokens = max_draft_tokens
         self._constants = constants
         self.form = form
@@ -148,7 +149,7 @@ class Planner:
         found = []
         for size in sorted({*sizes, self._max_draft_tokens}):
             alone = step_seconds(1, size, history, self.costs, rounds)
-            for depth in range(self._max_depth + 1):
+            for depth in self._depths:
                 speed = self.expect(depth, size, cached, alone)
                 found.append(Plan(depth, size, speed, cached.num_accepted, cached.num_drafted))
         return found

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reason_spec.control.answer_model import AssumedRates, CacheForecast
+from reason_spec.control.answer_model import AssumedRates, CacheForecast, StepForm
 from reason_spec.control.constants import PLANNER_CONSTANTS
 from reason_spec.control.costs import Costs, PassCost
 from reason_spec.control.planner import Planner
@@ -21,10 +21,15 @@ STEEP = Costs(PassCost(((1, 0.020), (2, 0.040), (64, 1.280))), draft_token=0.002
 SLOW_DRAFT = Costs(PassCost(((1, 0.020), (64, 0.021))), draft_token=0.060)
 
 
-def planner(costs: Costs, step_rate: float = 0.8, token_rate: float = 0.9, max_depth: int = 4) -> Planner:
-    return Planner(
-        costs, max_depth=max_depth, max_draft_tokens=16, assumed=AssumedRates(step_rate, token_rate)
-    )
+def planner(
+    costs: Costs,
+    step_rate: float = 0.8,
+    token_rate: float = 0.9,
+    max_depth: int = 4,
+    form: StepForm = "compared",
+) -> Planner:
+    assumed = AssumedRates(step_rate, token_rate)
+    return Planner(costs, max_depth=max_depth, max_draft_tokens=16, assumed=assumed, form=form)
 
 
 def answer(plan: Plan, *, all_stand: bool, speed: float | None = None, num_late: int = 0) -> Recorder:
@@ -69,6 +74,18 @@ def test_where_every_token_costs_a_pass_nothing_is_drafted_that_is_seldom_right(
 def test_a_draft_as_slow_as_the_target_is_left_alone() -> None:
     plan = planner(SLOW_DRAFT, step_rate=0.5, token_rate=0.5).plan()
     assert plan.depth == 0
+
+
+def test_judged_steps_are_drafted_at_the_depth_of_the_settings_or_not_at_all() -> None:
+    assert planner(STEEP, step_rate=0.9, form="judged").plan().depth == 4
+    assert planner(STEEP, step_rate=0.05, form="judged").plan().depth == 0
+    assert planner(SLOW_DRAFT, step_rate=0.9, form="judged").plan().depth == 0
+
+
+def test_where_judged_steps_are_refused_the_answer_is_written_without_them() -> None:
+    depths = depths_over(planner(STEEP, form="judged"), 60, all_stand=False)
+    assert depths[0] > 0
+    assert depths[30:].count(0) > 25
 
 
 def test_steps_that_never_stand_are_not_drafted_any_more_but_tried_again() -> None:
