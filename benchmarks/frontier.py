@@ -75,7 +75,11 @@ ROWS: tuple[tuple[str, str, dict[str, Any]], ...] = (
     ("lookahead", "lookahead", {}),
     ("lookahead, depth 4", "lookahead", {"strategy.planner": False}),
     *(
-        (f"{strategy} {threshold:g}", strategy, {"verifier.thresholds": {"likelihood": threshold}})
+        (
+            f"{strategy} {threshold:g}",
+            strategy,
+            {"verifier.thresholds": {"likelihood": threshold}, "strategy.planner": False},
+        )
         for strategy in ("specreason", "hybrid")
         for threshold in LIKELIHOODS
     ),

@@ -83,7 +83,7 @@ def rules(models: Models, options: argparse.Namespace) -> list[RowSpec]:
     rows: list[RowSpec] = [
         (BASELINE, BASELINE, {}),
         ("speculative", "speculative", {}),
-        ("hybrid", "hybrid", {}),
+        ("hybrid", "hybrid", {"strategy.planner": False}),
         (JUDGED, "specreason", {}),
         ("specreason, one digit", "specreason", digit),
     ]

@@ -43,6 +43,7 @@ OURS: Final = (
     RowSpec("both:exact:fixed", "ours", "lookahead", {**_EXACT, **_FIXED}),
     RowSpec("both:semantic:fixed", "ours", "lookahead", {**_SEMANTIC, **_FIXED}),
     RowSpec("hybrid", "ours", "hybrid"),
+    RowSpec("hybrid:fixed", "ours", "hybrid", {"strategy.planner": False}),
 )
 ROWS: Final[Mapping[str, tuple[RowSpec, ...]]] = {
     "torch": (
@@ -79,11 +80,13 @@ LOSSY: Final = (
     "both:semantic",
     "both:semantic:fixed",
     "hybrid",
+    "hybrid:fixed",
     "head:lenient",
     "head:cascade",
 )
 TRANSFORMERS: Final = ("transformers", "transformers:assistant_model", "transformers:prompt_lookup")
 NAMED_ONLY: Final = (
+    "hybrid:fixed",
     "stand",
     "model:recycling",
     "head:recycling",

@@ -175,7 +175,7 @@ def _shapes(strategy: str, generator: Generator, grid: Grid) -> Sequence[_Shape]
         _Shape(_shape_name(f"depth {depth}", width), {"depth": depth, "width": width})
         for depth, width in product(grid.depths, widths)
     ]
-    if strategy_class(strategy).planned is not None and can_plan(generator.bundle):
+    if strategy_class(strategy).planned == "compared" and can_plan(generator.bundle):
         deepest = max(grid.depths)
         shapes += [
             _Shape(

@@ -98,7 +98,9 @@ async def tune_verifier(
         raise
     finally:
         await bench.close()
-    usable = None if found.chosen is None else bench.settings_at(found.chosen.threshold)
+    usable = None
+    if found.chosen is not None:
+        usable = bench.settings_at(found.chosen.threshold).model_copy(update={"strategy": settings.strategy})
     report.write(found, usable, bench.path, plot=options.plot)
     return VerifierTuning(found, bench.path)
 
@@ -145,6 +147,9 @@ class _Bench:
     def __init__(
         self, settings: Settings, problems: Sequence[Problem], options: RunOptions, view: RunView, name: str
     ) -> None:
+        # An answer that a planner leaves to the target shows nothing of a threshold.
+        unplanned = settings.strategy.model_copy(update={"planner": False})
+        settings = settings.model_copy(update={"strategy": unplanned})
         self.strategy = settings.strategy.name
         self.ids = {problem.id for problem in problems}
         self._problems = problems
