@@ -112,7 +112,7 @@ class Row:
     s_per_problem: float | None
     speedup: float | None
     target_tokens: float
-    prefilled_tokens: float | None
+    prefilled_tokens: float
     scored_tokens: float
     passes_per_token: float
     drafted_steps: float | None
@@ -139,7 +139,6 @@ def row_of(arm: Arm, baseline: Arm, graded: dict[str, dict[int, Graded]]) -> Row
     both = sorted(answers.keys() & known.keys())
     lost = sum(known[i].right and not answers[i].right for i in both)
     num_tokens = sum(problem.num_tokens for problem in work)
-    prefilled = [problem.prefilled_tokens for problem in work if problem.prefilled_tokens is not None]
     seconds = [run.seconds for run in arm.runs]
     return Row(
         name=arm.name,
@@ -151,7 +150,7 @@ def row_of(arm: Arm, baseline: Arm, graded: dict[str, dict[int, Graded]]) -> Row
         if seconds
         else None,
         target_tokens=sum(problem.target_tokens for problem in work) / num_tokens,
-        prefilled_tokens=sum(prefilled) / num_tokens if len(prefilled) == len(work) else None,
+        prefilled_tokens=sum(problem.prefilled_tokens for problem in work) / num_tokens,
         scored_tokens=sum(problem.scored_tokens for problem in work) / num_tokens,
         passes_per_token=sum(problem.passes for problem in work) / num_tokens,
         drafted_steps=sum(step.origin == "draft" for step in steps) / len(steps) if steps else None,

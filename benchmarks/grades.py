@@ -31,8 +31,7 @@ class Graded:
     target_tokens: int
     scored_tokens: int
     passes: int
-    prefilled_tokens: int | None = None
-    """None in files of earlier versions."""
+    prefilled_tokens: int
 
     @classmethod
     def of(cls, run: Run) -> Graded:

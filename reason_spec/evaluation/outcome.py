@@ -216,7 +216,7 @@ class Outcome:
     def from_json(cls, line: str) -> Outcome:
         """Read a line that ``to_json`` wrote.
 
-        Fields with a default were added later: files of earlier runs do not have them.
+        Fields with a default may be missing.
 
         Raises:
             ValueError: the line is no JSON object, or lacks a field.

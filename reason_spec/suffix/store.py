@@ -183,7 +183,7 @@ class SuffixStore:
             raise DataError(
                 f"a tenant's name has {len(tenant)} characters; give it 1 to {MAX_NAME_LENGTH} of them"
             )
-        # "1" keeps the names of the earlier format, so that its files are found and reported.
+        # "1" numbers this way of naming files.
         key = _hash(f"1\0{self._key.model}\0{self._key.tokenizer}")
         return self.path / f"{_hash(tenant)}-{key[:16]}{ENDING}"
 

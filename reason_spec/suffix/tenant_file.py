@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 REMEDY: Final = "Name another folder with suffix.path, or null to save nothing."
 FORMAT: Final = 2
 """Incremented when the program can no longer read files of the format before."""
-_MAGIC_OF_FORMAT_1: Final = b"\x89RSPECsx"
 _HEADER: Final = "reason_spec"
 _CHECKSUM: Final = "blake2b"
 _DTYPES: Final[Mapping[str, np.dtype[Any]]] = {
@@ -133,9 +132,6 @@ def _opened(path: Path) -> Iterator[Any]:
         with safe_open(path, "np") as file:
             yield file
     except SafetensorError as error:
-        with path.open("rb") as content:
-            if content.read(len(_MAGIC_OF_FORMAT_1)) == _MAGIC_OF_FORMAT_1:
-                raise _other_format(1) from None
         raise UnreadableFileError(str(error)) from None
 
 
@@ -144,18 +140,14 @@ def _read_header(metadata: Mapping[str, str]) -> FileHeader:
         fields = json.loads(metadata[_HEADER])
         written = fields.pop("format")
         if written != FORMAT:
-            raise _other_format(written)
+            raise UnreadableFileError(
+                f"its format is {written}, this version of reason-spec reads {FORMAT}",
+                "Delete it: the cache learns its texts again, also by 'reason-spec cache import'. Or use the "
+                "version that wrote it.",
+            )
         return FileHeader(**{**fields, "key": StoreKey(**fields["key"])})
     except (ValueError, TypeError, KeyError, AttributeError):
         raise UnreadableFileError("its header lacks something") from None
-
-
-def _other_format(written: object) -> UnreadableFileError:
-    return UnreadableFileError(
-        f"its format is {written}, this version of reason-spec reads {FORMAT}",
-        "Delete it: the cache learns its texts again, also by 'reason-spec cache import'. Or use the version "
-        "that wrote it.",
-    )
 
 
 def _checksum(about: str, arrays: _Arrays) -> str:
