@@ -22,7 +22,6 @@ Needs the frameworks (`make agents`), and for ``--models real`` the extra gguf a
 from __future__ import annotations
 
 import argparse
-import json
 import random
 import re
 import statistics
@@ -31,11 +30,14 @@ import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypedDict
 
+from arms import printer, write_rows
 from models import Models, Task, add_models_arguments, model_folder, models_of
+from table_forms import Column, number, text, times
+from table_list import AGENT_LOOP
 
 from reason_spec.accelerator.cores import available_cores
 from reason_spec.pair.wording import SCORE_QUESTION
@@ -220,17 +222,12 @@ def row_of(runs: Sequence[Run], round_: str, arm: str) -> Row:
     )
 
 
-def print_rows(rows: Sequence[Row]) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table()
-    for column in asdict(rows[0]):
-        table.add_column(column.replace("_", " "), justify="left" if column in ("round", "arm") else "right")
-    for row in rows:
-        values = asdict(row).values()
-        table.add_row(*(f"{value:.3f}" if isinstance(value, float) else str(value) for value in values))
-    Console(width=140).print(table)
+print_rows = printer(
+    *AGENT_LOOP,
+    Column("tasks", text("tasks")),
+    Column("turns per task", number("turns_per_task")),
+    Column("ratio of medians", times("ratio_of_medians")),
+)
 
 
 def main() -> None:
@@ -246,11 +243,7 @@ def main() -> None:
     arms = arms_of(models)
     runs = measure(arms, models, options.tasks, options.seed)
     rows = [row_of(runs, round_, arm) for round_ in ROUNDS for arm in arms]
-    if options.json != Path("-"):
-        print_rows(rows)
-    if options.json is not None:
-        text = json.dumps([asdict(row) for row in rows], indent=2) + "\n"
-        sys.stdout.write(text) if options.json == Path("-") else options.json.write_text(text)
+    write_rows(rows, options.json, print_rows)
 
 
 if __name__ == "__main__":

@@ -15,6 +15,9 @@ from typing import Any
 
 import psutil
 from models import Task
+from rich.console import Console
+from rich.table import Table
+from table_forms import Column
 
 from reason_spec.accelerator import Accelerator, Generator, Solution
 from reason_spec.accelerator.load import with_new_planners
@@ -269,3 +272,20 @@ def write_rows(rows: Sequence[Any], destination: Path | None, show: Callable[[Se
     show(rows)
     if destination is not None:
         destination.write_text(text)
+
+
+def printer(*columns: Column) -> Callable[[Sequence[Any]], None]:
+    """Return a function that prints rows as a table; a column without a heading names the row."""
+
+    def show(rows: Sequence[Any]) -> None:
+        table = Table()
+        cells = [[column.cell(asdict(row)).strip("`") for row in rows] for column in columns]
+        for column, shown in zip(columns, cells, strict=True):
+            is_text = any(cell[:1].isalpha() for cell in shown)
+            heading = column.heading or "row"
+            table.add_column(heading, justify="left" if is_text else "right", no_wrap=is_text)
+        for line in zip(*cells, strict=True):
+            table.add_row(*line)
+        Console(width=175).print(table)
+
+    return show

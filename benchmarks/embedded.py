@@ -23,9 +23,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from arms import Arm, Ours, Run, Transformers, settings_of, time_rows, write_rows
+from arms import Arm, Ours, Run, Transformers, printer, settings_of, time_rows, write_rows
 from grades import Grades, grade
 from models import Models, Task, add_models_arguments, models_of, needs_draft
+from table_forms import Column, number
+from table_list import EMBEDDED
 
 from reason_spec.accelerator import Accelerator
 from reason_spec.control.costs import Costs
@@ -120,28 +122,12 @@ def row_of(
     )
 
 
-def print_rows(rows: Sequence[Row]) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table()
-    headings = "row|T|tokens/s|s/problem|speed-up|same|right|loss ≤|passes|α step|α token|depth"
-    for heading in headings.split("|"):
-        table.add_column(heading, justify="left" if heading == "row" else "right", no_wrap=heading == "row")
-    for row in rows:
-        numbers = (row.accuracy, row.loss_upper95, row.passes_per_token, row.alpha_step, row.alpha_token)
-        shown = ["-" if number is None else f"{number:.3f}" for number in numbers]
-        shown.append("-" if row.depth is None else f"{row.depth:.1f}")
-        table.add_row(
-            row.name,
-            f"{row.temperature:g}",
-            f"{row.tokens_per_s:.1f}",
-            f"{row.s_per_problem:.2f}",
-            f"{row.speedup:.2f}x",
-            f"{row.same_tokens:.0%}",
-            *shown,
-        )
-    Console(width=140).print(table)
+print_rows = printer(
+    *EMBEDDED,
+    Column("right", number("accuracy", 3)),
+    Column("loss ≤", number("loss_upper95", 3)),
+    Column("depth", number("depth", 1)),
+)
 
 
 async def measure(

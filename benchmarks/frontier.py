@@ -28,10 +28,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from arms import Arm, Ours, Run, cpu_seconds_of_engines, settings_of, time_rows, write_rows
+from arms import Arm, Ours, Run, cpu_seconds_of_engines, printer, settings_of, time_rows, write_rows
 from embedded import parser_of
 from grades import Graded, Grades, grade
 from models import Models, Task, models_of, needs_draft
+from table_forms import Column, number, percent, text
+from table_list import FRONTIER
 
 from reason_spec.accelerator import Accelerator
 from reason_spec.evaluation.estimates import estimate_gain
@@ -171,41 +173,14 @@ def row_of(arm: Arm, baseline: Arm, graded: dict[str, dict[int, Graded]]) -> Row
     )
 
 
-def print_rows(rows: Sequence[Row]) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table()
-    headings = "row|tokens/s|s/problem|speed-up|written|prefilled|scored|passes|drafted steps|α step"
-    headings += "|graded|right|95 %|loss ≤|lost|won|lost ≤"
-    for heading in headings.split("|"):
-        table.add_column(heading, justify="left" if heading == "row" else "right", no_wrap=True)
-    for row in rows:
-        low_high = row.accuracy_interval
-        table.add_row(
-            row.name,
-            _shown(row.tokens_per_s, ".1f"),
-            _shown(row.s_per_problem, ".2f"),
-            _shown(row.speedup, ".2f", "x"),
-            _shown(row.target_tokens, ".3f"),
-            _shown(row.prefilled_tokens, ".2f"),
-            _shown(row.scored_tokens, ".2f"),
-            _shown(row.passes_per_token, ".3f"),
-            _shown(row.drafted_steps, ".0%"),
-            _shown(row.alpha_step, ".2f"),
-            str(row.num_graded),
-            _shown(row.accuracy, ".1%"),
-            "-" if low_high is None else f"{low_high[0]:.1%}-{low_high[1]:.1%}",
-            _shown(row.loss_upper95, ".1%"),
-            _shown(row.num_lost, "d"),
-            _shown(row.num_won, "d"),
-            _shown(row.lost_upper95, ".1%"),
-        )
-    Console(width=175).print(table)
-
-
-def _shown(value: float | None, form: str, unit: str = "") -> str:
-    return "-" if value is None else f"{value:{form}}{unit}"
+print_rows = printer(
+    *FRONTIER,
+    Column("seconds a problem", number("s_per_problem")),
+    Column("alpha_step", number("alpha_step")),
+    Column("graded", text("num_graded")),
+    Column("95 %", lambda row: "-".join(f"{end:.1%}" for end in row["accuracy_interval"] or ()) or "-"),
+    Column("loss ≤", percent("loss_upper95", 1)),
+)
 
 
 def draw(rows: Sequence[Row], file: Path) -> None:

@@ -5,7 +5,7 @@
 Runs the engine tests in float32 on the device, the rows of ``embedded.py`` in bfloat16, and a
 comparison of ``lookahead`` under the exact verifier (without a draft: ``prompt_lookup``) with plain
 decoding in bfloat16. Rounding differs with the number of tokens in a pass, so there the two may part
-where two tokens are all but equally likely: every parting is shown with the difference of their
+where two tokens are all but equally likely: every parting is listed with the difference of their
 log-probabilities. What was found is written to one JSON file. ``--device cpu`` tries the check itself out
 where there is no GPU.
 """
@@ -20,7 +20,8 @@ import subprocess
 import sys
 import threading
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -29,25 +30,16 @@ from embedded import measure, print_rows
 from models import Models, add_models_arguments, models_of
 
 from reason_spec.accelerator import Accelerator
-from reason_spec.types import Prefix
+from reason_spec.evaluation.grouping import BASELINE
+from reason_spec.evaluation.outcome import outcome_from
+from reason_spec.evaluation.rounding import EXACT_DTYPE, Rounding, find_rounding
+from reason_spec.settings import load_settings
+from reason_spec.types import Problem
 
 _ROOT = Path(__file__).resolve().parents[1]
 _SAMPLE_SECONDS = 0.05
 NEAR_TIE = 0.25
 """Difference of log-probabilities up to which rounding to bfloat16 can decide between two tokens."""
-
-
-@dataclass(frozen=True, slots=True)
-class Parting:
-    """Where two runs of one problem wrote different tokens, and how near the two were to a tie."""
-
-    problem: int
-    position: int
-    difference: float
-
-    @property
-    def is_near_tie(self) -> bool:
-        return self.difference <= NEAR_TIE
 
 
 class PeakMemory:
@@ -75,30 +67,19 @@ class PeakMemory:
             self.peak = max(self.peak, total - free)
 
 
-async def find_partings(flags: dict[str, Any], models: Models, count: int) -> list[Parting]:
-    """Solve problems with plain decoding and with drafts, and look at where they part."""
-    found: list[Parting] = []
+async def compare(flags: dict[str, Any], models: Models, count: int) -> Rounding:
+    """Return where answers with drafts part from plain decoding; in float32 nothing is compared."""
     drafting = "prompt_lookup" if models.draft is None else "lookahead"
-    both = {**models.flags, **flags, "verifier.name": "exact", "strategy.planner": False}
-    settings = {name.replace(".", "__"): value for name, value in both.items()}
-    async with Accelerator.from_settings(strategies=("autoregressive", drafting), **settings) as accelerator:
-        for index, problem in enumerate(models.tasks(count, seed=5)):
-            plain = await accelerator.answer(problem.question, strategy="autoregressive")
-            fast = await accelerator.answer(problem.question, strategy=drafting)
-            first, second = (
-                [token for step in solution.steps for token in step.tokens] for solution in (plain, fast)
-            )
-            place = next(
-                (i for i, pair in enumerate(zip(first, second, strict=False)) if len(set(pair)) > 1), None
-            )
-            if place is None:
-                continue
-            prompt = accelerator.target.tokenizer.encode_chat([{"role": "user", "content": problem.question}])
-            prefix = Prefix((*prompt, *first[:place]))
-            scores = [await accelerator.target.score(prefix, (tokens[place],)) for tokens in (first, second)]
-            difference = abs(scores[0].logprobs[0] - scores[1].logprobs[0])
-            found.append(Parting(index, place, difference))
-    return found
+    own = {"task.prompt": "plain", "verifier.name": "exact", "strategy.planner": False}
+    settings = load_settings(flags={**models.flags, **flags, **own})
+    strategies = (BASELINE, drafting)
+    problems = [Problem(str(n), task.question) for n, task in enumerate(models.tasks(count, seed=5))]
+    async with Accelerator.from_settings(settings, strategies=strategies) as accelerator:
+        outcomes = []
+        for problem, strategy in product(problems, strategies):
+            solution = await accelerator.answer(problem.question, strategy=strategy)
+            outcomes.append(outcome_from(problem, 0, solution, accelerator.settings))
+        return await find_rounding(accelerator, problems, outcomes) or Rounding(EXACT_DTYPE, {}, ())
 
 
 def run_engine_tests() -> int:
@@ -131,7 +112,6 @@ def main() -> None:
     started = time.time()
     code = None if arguments.no_tests else run_engine_tests()
     models = models_of(arguments)
-    num_compared = len(models.tasks(arguments.partings, seed=5))
     flags = {
         f"{engine}.{name}": value
         for engine in ("target", "draft")
@@ -146,11 +126,13 @@ def main() -> None:
                 models=models,
             )
         )
-        partings = asyncio.run(find_partings(flags, models, num_compared))
+        rounding = asyncio.run(compare(flags, models, arguments.partings))
     print_rows(rows)
-    ties = sum(parting.is_near_tie for parting in partings)
+    num_compared = sum(rounding.num_pairs.values())
+    gaps = [flip.gap for flip in rounding.flips if flip.gap is not None]
+    ties = sum(gap <= NEAR_TIE for gap in gaps)
     sys.stdout.write(
-        f"{len(partings)} of {num_compared} answers part from plain decoding, {ties} of them at a near-tie\n"
+        f"{len(gaps)} of {num_compared} answers part from plain decoding, {ties} of them at a near-tie\n"
     )
     arguments.out.mkdir(parents=True, exist_ok=True)
     path = arguments.out / f"gpu_check_{arguments.device.replace(':', '')}_{arguments.dtype}.json"
@@ -161,13 +143,13 @@ def main() -> None:
         "engine_tests_exit_code": code,
         "rows": [asdict(row) for row in rows],
         "compared": num_compared,
-        "partings": [asdict(parting) for parting in partings],
+        "partings": [asdict(flip) for flip in rounding.flips],
         "peak_memory_bytes": memory.peak,
         "seconds": time.time() - started,
     }
     path.write_text(json.dumps(report, indent=2) + "\n")
     sys.stdout.write(f"written to {path}\n")
-    sys.exit(int(bool(code) or ties < len(partings)))
+    sys.exit(int(bool(code) or ties < len(gaps)))
 
 
 if __name__ == "__main__":

@@ -8,6 +8,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from arms import printer
+from table_forms import Column, number, text
+from table_list import LOAD
+
 BASELINES: Final = ("alone", "alone-shared")
 CONTROLLER: Final = "controller"
 _BOOTSTRAPS: Final = 2000
@@ -114,23 +118,4 @@ def _interval(ratios: Sequence[float]) -> tuple[float, float]:
     return medians[int(0.025 * _BOOTSTRAPS)], medians[int(0.975 * _BOOTSTRAPS)]
 
 
-def print_rows(rows: Sequence[Row]) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table()
-    for heading in "at once|row|live|tokens/s|s/token|speed-up|95 %|of best fixed|mode".split("|"):
-        table.add_column(heading, justify="left" if heading in ("row", "mode") else "right")
-    for row in rows:
-        table.add_row(
-            row.load,
-            row.arm,
-            f"{row.live:.1f}",
-            f"{row.tokens_per_s:.1f}",
-            f"{row.s_per_token:.3f}",
-            f"{row.speedup:.2f}x",
-            f"{row.low:.2f}-{row.high:.2f}",
-            f"{row.of_best_fixed:.2f}",
-            row.mode,
-        )
-    Console(width=130).print(table)
+print_rows = printer(*LOAD, Column("s/token", number("s_per_token", 3)), Column("mode", text("mode")))

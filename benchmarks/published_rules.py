@@ -29,16 +29,14 @@ import argparse
 import statistics
 import sys
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from arms import Arm, Ours, cpu_seconds_of_engines, time_rows, write_measured
+from arms import Arm, Ours, cpu_seconds_of_engines, printer, time_rows, write_measured
 from frontier import BASELINE, arms_of
 from models import Models, add_models_arguments, models_of
-from rich.console import Console
-from rich.table import Table
+from table_list import RULES
 
 from reason_spec.accelerator import Accelerator
 from reason_spec.evaluation.statistics import clopper_pearson_upper, median_interval
@@ -164,31 +162,7 @@ async def measure(options: argparse.Namespace) -> list[Row]:
     return [row_of(arm, arms[0]) for arm in arms]
 
 
-def print_rows(rows: Sequence[Row]) -> None:
-    table = Table()
-    headings = (
-        "row|s/problem|speed-up|95 %|written|prefilled|scored|drafted steps|accepted|right|lost|won|lost ≤"
-    )
-    for heading in headings.split("|"):
-        table.add_column(heading, justify="left" if heading == "row" else "right", no_wrap=True)
-    for row in rows:
-        interval = "-" if row.speedup_low is None else f"{row.speedup_low:.2f}-{row.speedup_high:.2f}"
-        table.add_row(
-            row.name,
-            f"{row.s_per_problem:.2f}",
-            f"{row.speedup:.2f}x",
-            interval,
-            f"{row.target_tokens:.2f}",
-            f"{row.prefilled_tokens:.2f}",
-            f"{row.scored_tokens:.2f}",
-            f"{row.drafted_steps:.0%}",
-            "-" if row.acceptance is None else f"{row.acceptance:.0%}",
-            f"{row.num_correct} of {row.num_problems}",
-            str(row.num_lost),
-            str(row.num_won),
-            f"{row.lost_upper95:.1%}",
-        )
-    Console(width=150).print(table)
+print_rows = printer(*RULES)
 
 
 def main() -> None:

@@ -40,11 +40,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from arms import Arm, time_rows, token_seconds, write_measured
+from arms import Arm, printer, time_rows, token_seconds, write_measured
 from grades import Grades, grade
 from models import Task
 from real_engines import add_engine_arguments
 from real_rows import LOSSY, ROWS, TRANSFORMERS, Bench, open_bench, wanted_rows
+from table_forms import Column, number, percent
+from table_list import CORES, DRAFTS, REAL, TEMPERATURE
 
 from reason_spec.engines.pruned import find_pruned
 from reason_spec.errors import DataError, SettingsError
@@ -167,32 +169,21 @@ def row_of(
     )
 
 
-def print_rows(rows: Sequence[Row]) -> None:
-    from rich.console import Console
-    from rich.table import Table
+print_table = printer(
+    REAL[0],
+    TEMPERATURE,
+    *REAL[1:],
+    Column("looped", percent("looped")),
+    Column("right", number("accuracy")),
+    Column("loss ≤", number("loss_upper95")),
+    CORES,
+    DRAFTS,
+)
 
-    table = Table()
-    headings = "row|T|tokens/s|speed-up|95 %|same|looped|right|loss ≤|passes|α step|α token|cores|drafts"
-    for heading in headings.split("|"):
-        table.add_column(heading, justify="left" if heading == "row" else "right", no_wrap=heading == "row")
-    for row in rows:
-        numbers = (row.accuracy, row.loss_upper95, row.passes_per_token, row.alpha_step, row.alpha_token)
-        interval = "-" if row.speedup_low is None else f"{row.speedup_low:.2f}-{row.speedup_high:.2f}"
-        table.add_row(
-            row.name,
-            f"{row.temperature:g}",
-            f"{row.tokens_per_s:.1f}",
-            f"{row.speedup:.2f}x",
-            interval,
-            f"{row.same_tokens:.0%}",
-            f"{row.looped:.0%}",
-            *("-" if number is None else f"{number:.2f}" for number in numbers),
-            str(row.num_cores or "-"),
-            str(row.num_draft_tokens or "-"),
-        )
-    console = Console(width=150)
-    console.print(table)
-    console.print(exactness(rows))
+
+def print_rows(rows: Sequence[Row]) -> None:
+    print_table(rows)
+    sys.stdout.write(f"{exactness(rows)}\n")
 
 
 def exactness(rows: Sequence[Row]) -> str:

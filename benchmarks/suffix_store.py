@@ -10,14 +10,13 @@ from __future__ import annotations
 import argparse
 import tempfile
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from arms import write_rows
-from rich.console import Console
-from rich.table import Table
+from arms import printer, write_rows
+from table_forms import Column, number
+from table_list import STORE
 
 from reason_spec.settings import SuffixSettings
 from reason_spec.suffix.base import SOURCES
@@ -28,7 +27,7 @@ from reason_spec.suffix.tenant_file import StoreKey
 
 
 @dataclass(frozen=True, slots=True)
-class StoreRow:
+class Row:
     """Seconds of a store for texts with that many tokens in all.
 
     ``load`` reads and checks, ``make_index`` makes the cache of what was read, ``save_again`` saves what that
@@ -44,7 +43,7 @@ class StoreRow:
     bytes_per_token: float
 
 
-def time_store(num_tokens: int, num_texts: int) -> StoreRow:
+def time_store(num_tokens: int, num_texts: int) -> Row:
     """Save, load and index texts."""
     rng = np.random.default_rng(0)
     phrases = rng.integers(0, 32_000, (max(1, num_tokens // 400), 20), dtype=np.int32)
@@ -73,17 +72,10 @@ def time_store(num_tokens: int, num_texts: int) -> StoreRow:
         if not np.array_equal(np.concatenate([document.tokens for document in loaded]), tokens):
             raise RuntimeError("what was loaded is not what was saved")
         num_bytes = sum(file.stat().st_size for file in path.glob("*.suffix"))
-    return StoreRow(num_tokens, num_texts, save, load, make_index, save_again, num_bytes / num_tokens)
+    return Row(num_tokens, num_texts, save, load, make_index, save_again, num_bytes / num_tokens)
 
 
-def print_rows(rows: Sequence[StoreRow]) -> None:
-    table = Table()
-    for heading in "tokens|texts|save s|load s|index s|save again s|bytes/token".split("|"):
-        table.add_column(heading, justify="right")
-    for row in rows:
-        seconds = (f"{value:.3f}" for value in (row.save, row.load, row.make_index, row.save_again))
-        table.add_row(f"{row.tokens:,}", f"{row.texts:,}", *seconds, f"{row.bytes_per_token:.2f}")
-    Console(width=150).print(table)
+print_rows = printer(Column("tokens", number("tokens", 0)), *STORE)
 
 
 def main() -> None:

@@ -54,7 +54,10 @@ def baseline_first(row: Fields) -> tuple[bool, float]:
     return row["name"] != "autoregressive", -row["speedup"]
 
 
-_REAL: Final = (
+TEMPERATURE: Final = Column("T", number("temperature", 1))
+DRAFTS: Final = Column("draft tokens", text("num_draft_tokens"))
+CORES: Final = Column("cores of the target", text("num_cores"))
+REAL: Final = (
     Column("", name()),
     Column("tokens/s", number("tokens_per_s", 1)),
     Column("speed-up", times("speedup")),
@@ -134,14 +137,14 @@ def seconds_coverage(rows: Sequence[Fields]) -> list[str]:
     return pivot(("num_problems",), ("problems",), "what", percent("held", 1))(wanted)
 
 
-_PAIRS: Final = (
+PAIRS: Final = (
     Column("pairs", text("pairs")),
     Column("area under the curve", number("auc", 3)),
     Column("same accepted", counted("same_accepted", "num_same", "same_interval")),
     Column("changed accepted", counted("changed_accepted", "num_changed", "changed_interval")),
     Column("ms a pair", number("ms", 1)),
 )
-_LOAD: Final = (
+LOAD: Final = (
     Column("answers at once", text("load")),
     Column("row", name("arm")),
     Column("live", number("live", 1)),
@@ -149,10 +152,10 @@ _LOAD: Final = (
     Column("against alone (95 %)", gain("speedup", "low", "high")),
     Column("of the best", number("of_best_fixed")),
 )
-_VLLM_PAIR: Final = (
+VLLM_PAIR: Final = (
     Column("", name()),
     Column("at once", text("concurrency")),
-    Column("draft tokens", text("num_draft_tokens")),
+    DRAFTS,
     Column("tokens/s", number("tokens_per_s", 1)),
     Column("speed-up", times("speedup")),
     Column("same tokens", percent("same_tokens")),
@@ -160,7 +163,7 @@ _VLLM_PAIR: Final = (
     Column("alpha_step", number("alpha_step")),
     Column("alpha_token", number("alpha_token")),
 )
-_FRONTIER: Final = (
+FRONTIER: Final = (
     Column("", text("name")),
     Column("tokens/s", number("tokens_per_s", 1)),
     Column("speed-up", times("speedup")),
@@ -174,7 +177,7 @@ _FRONTIER: Final = (
     Column("won", text("num_won")),
     Column("lost at most (95 %)", percent("lost_upper95", 1)),
 )
-_EMBEDDED: Final = (
+EMBEDDED: Final = (
     Column("", name()),
     Column("T", text("temperature")),
     Column("tokens/s", number("tokens_per_s", 1)),
@@ -185,7 +188,7 @@ _EMBEDDED: Final = (
     Column("alpha_step", number("alpha_step")),
     Column("alpha_token", number("alpha_token")),
 )
-_STORE: Final = (
+STORE: Final = (
     Column("texts", text("texts")),
     Column("save", number("save", 2, " s")),
     Column("save over a file with as many", number("save_again", 2, " s")),
@@ -193,7 +196,7 @@ _STORE: Final = (
     Column("load: index", number("make_index", 2, " s")),
     Column("bytes a token", number("bytes_per_token", 1)),
 )
-_AGENT_LOOP: Final = (
+AGENT_LOOP: Final = (
     Column("round", text("round")),
     Column("server", text("arm")),
     Column("seconds per task", number("s_per_task")),
@@ -201,7 +204,7 @@ _AGENT_LOOP: Final = (
     Column("solved", percent("accuracy")),
     Column("same texts", percent("same_texts")),
 )
-_SHAPES: Final = (
+SHAPES: Final = (
     Column("", name()),
     Column("tokens a pass", number("tokens_per_pass")),
     Column("drafts a pass", number("drafts_per_pass", 1)),
@@ -212,7 +215,7 @@ _SHAPES: Final = (
 _BUDGETS: Final = (
     Column("", name()),
     Column("budget", text("budget")),
-    *_SHAPES[1:],
+    *SHAPES[1:],
 )
 _SAMPLES: Final = pivot(
     ("name",),
@@ -222,7 +225,7 @@ _SAMPLES: Final = pivot(
     shown=lambda budget: f"budget {budget}",
     label=lambda row: (f"`{row['name']}`",),
 )
-_RULES: Final = (
+RULES: Final = (
     Column("", text("name")),
     Column("seconds a problem", number("s_per_problem")),
     Column("speed-up", times("speedup")),
@@ -253,12 +256,12 @@ TABLES: Final[dict[str, Table]] = {
     "real_draft_t0": Table(
         "speed",
         [Part("real_draft_t0")],
-        plain(*_REAL, Column("cores of the target", text("num_cores")), order=baseline_first),
+        plain(*REAL, CORES, order=baseline_first),
     ),
     "real_model": Table(
         "speed",
         [Part("real_model_t0"), Part("real_model_t06")],
-        plain(_REAL[0], Column("T", number("temperature", 1)), *_REAL[1:6], _REAL[7]),
+        plain(REAL[0], TEMPERATURE, *REAL[1:6], REAL[7]),
     ),
     "real_nodraft": Table(
         "speed",
@@ -270,7 +273,7 @@ TABLES: Final[dict[str, Table]] = {
                 ("autoregressive", "head", "head:recycling", "token_recycling", "prompt_lookup"),
             ),
         ],
-        plain(_REAL[0], Column("T", number("temperature", 1)), *_REAL[1:6], _REAL[7]),
+        plain(REAL[0], TEMPERATURE, *REAL[1:6], REAL[7]),
     ),
     "real_vllm": Table(
         "speed",
@@ -281,24 +284,17 @@ TABLES: Final[dict[str, Table]] = {
             Part("real_vllm_t06"),
             Part("real_vllm_model", ("model", "both:exact", "hybrid")),
         ],
-        plain(
-            _REAL[0],
-            Column("T", number("temperature", 1)),
-            *_REAL[1:6],
-            _REAL[7],
-            Column("draft tokens", text("num_draft_tokens")),
-            Column("cores of the target", text("num_cores")),
-        ),
+        plain(REAL[0], TEMPERATURE, *REAL[1:6], REAL[7], DRAFTS, CORES),
     ),
-    "real_padded": Table("speed", [Part("real_padded")], plain(*_REAL, order=baseline_first)),
-    "embedded_t0": Table("speed", [Part("embedded_t0")], plain(*_EMBEDDED)),
-    "embedded_t06": Table("speed", [Part("embedded_t06")], plain(*_EMBEDDED)),
+    "real_padded": Table("speed", [Part("real_padded")], plain(*REAL, order=baseline_first)),
+    "embedded_t0": Table("speed", [Part("embedded_t0")], plain(*EMBEDDED)),
+    "embedded_t06": Table("speed", [Part("embedded_t06")], plain(*EMBEDDED)),
     "token_level": Table("token-level", [Part("token_level_t0"), Part("token_level_t06")], token_level(True)),
     "token_level_base": Table("token-level", [Part("token_level_base")], token_level(False)),
     "token_level_shapes": Table(
         "token-level",
         [Part("token_level_shapes")],
-        plain(*_SHAPES, where=lambda row: row["name"] != "autoregressive"),
+        plain(*SHAPES, where=lambda row: row["name"] != "autoregressive"),
     ),
     "draft_chains": Table("token-level", [Part("draft_replay")], draft_chains),
     "draft_shapes": Table("token-level", [Part("draft_replay")], draft_shapes),
@@ -312,30 +308,30 @@ TABLES: Final[dict[str, Table]] = {
     "suffix_tau_known": Table("suffix-cache", [Part("suffix_tau")], replay("known_task")),
     "suffix_reasoning_new": Table("suffix-cache", [Part("suffix_reasoning")], replay("new_task")),
     "suffix_reasoning_known": Table("suffix-cache", [Part("suffix_reasoning")], replay("known_task")),
-    "suffix_store": Table("suffix-cache", [Part("suffix_store")], plain(*_STORE)),
+    "suffix_store": Table("suffix-cache", [Part("suffix_store")], plain(*STORE)),
     "verifiers_left_out": Table(
         "verifiers",
         [Part("verifiers")],
-        plain(*_PAIRS, where=lambda row: row["kind"] == "all" and row["pairs"].endswith("left out")),
+        plain(*PAIRS, where=lambda row: row["kind"] == "all" and row["pairs"].endswith("left out")),
     ),
     "verifiers_other": Table(
         "verifiers",
         [Part("verifiers")],
-        plain(*_PAIRS, where=lambda row: row["kind"] == "all" and not row["pairs"].endswith("left out")),
+        plain(*PAIRS, where=lambda row: row["kind"] == "all" and not row["pairs"].endswith("left out")),
     ),
     "step_map": Table("planning", [Part("step_map")], step_map),
     "coverage_accuracy": Table("intervals", [Part("interval_coverage")], coverage("accuracy")),
     "coverage_difference": Table("intervals", [Part("interval_coverage")], coverage("difference")),
     "coverage_seconds": Table("intervals", [Part("interval_coverage")], seconds_coverage),
     "samples": Table("strategies", [Part("samples")], _SAMPLES),
-    "frontier": Table("strategies", [Part("frontier")], plain(*_FRONTIER)),
-    "published_rules": Table("strategies", [Part("published_rules")], plain(*_RULES)),
-    "published_rules_real": Table("strategies", [Part("published_rules_real")], plain(*_RULES)),
+    "frontier": Table("strategies", [Part("frontier")], plain(*FRONTIER)),
+    "published_rules": Table("strategies", [Part("published_rules")], plain(*RULES)),
+    "published_rules_real": Table("strategies", [Part("published_rules_real")], plain(*RULES)),
     "thresholds": Table("tuning", [Part("thresholds")], plain(*_THRESHOLDS)),
-    "load_vllm": Table("load", [Part("load_vllm")], plain(*_LOAD)),
-    "load_torch": Table("load", [Part("load_torch")], plain(*_LOAD)),
-    "vllm_pair": Table("vllm", [Part("vllm_pair")], plain(*_VLLM_PAIR)),
-    "vllm_pair_padded": Table("vllm", [Part("vllm_pair_padded")], plain(*_VLLM_PAIR)),
+    "load_vllm": Table("load", [Part("load_vllm")], plain(*LOAD)),
+    "load_torch": Table("load", [Part("load_torch")], plain(*LOAD)),
+    "vllm_pair": Table("vllm", [Part("vllm_pair")], plain(*VLLM_PAIR)),
+    "vllm_pair_padded": Table("vllm", [Part("vllm_pair_padded")], plain(*VLLM_PAIR)),
     "agent_replay": Table(
         "tools-ahead",
         [Part("agent_replay")],
@@ -352,5 +348,5 @@ TABLES: Final[dict[str, Table]] = {
     "agent_replay_seconds": Table("tools-ahead", [Part("agent_replay")], seconds_saved),
     "agent_replay_tools": Table("tools-ahead", [Part("agent_replay")], calls_by_tool),
     "agent_replay_chances": Table("tools-ahead", [Part("agent_replay")], calibration),
-    "agent_loop": Table("agents", [Part("agent_loop")], plain(*_AGENT_LOOP)),
+    "agent_loop": Table("agents", [Part("agent_loop")], plain(*AGENT_LOOP)),
 }

@@ -29,10 +29,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from arms import Arm, Run, time_rows, token_seconds, write_measured
+from arms import Arm, Run, printer, time_rows, token_seconds, write_measured
 from models import Task, needs_draft
 from real_engines import add_engine_arguments, draft_tokens
 from real_rows import ROWS, TRANSFORMERS, RowSpec, open_bench
+from table_forms import Column, number, text
+from table_list import SHAPES, TEMPERATURE
 
 from reason_spec.errors import DataError
 from reason_spec.evaluation.grouping import BASELINE
@@ -266,31 +268,15 @@ def _row(
     )
 
 
-def print_rows(rows: Sequence[Row]) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table()
-    for (
-        heading
-    ) in "method|source|category|T|budget|tokens/pass|drafts/pass|ms/token|speed-up|95 %|same".split("|"):
-        is_text = heading in ("method", "source", "category")
-        table.add_column(heading, justify="left" if is_text else "right", no_wrap=heading == "method")
-    for row in rows:
-        table.add_row(
-            row.name,
-            row.source,
-            row.category,
-            f"{row.temperature:g}",
-            str(row.budget or row.num_draft_tokens or "-"),
-            "-" if row.tokens_per_pass is None else f"{row.tokens_per_pass:.2f}",
-            "-" if row.drafts_per_pass is None else f"{row.drafts_per_pass:.1f}",
-            f"{row.ms_per_token:.1f}",
-            f"{row.speedup:.2f}x",
-            "-" if row.low is None else f"{row.low:.2f}-{row.high:.2f}",
-            f"{row.same_tokens:.0%}",
-        )
-    Console(width=150).print(table)
+print_rows = printer(
+    SHAPES[0],
+    Column("source", text("source")),
+    Column("category", text("category")),
+    TEMPERATURE,
+    Column("budget", lambda row: str(row["budget"] or row["num_draft_tokens"] or "-")),
+    *SHAPES[1:],
+    Column("ms a token", number("ms_per_token", 1)),
+)
 
 
 async def measure(options: argparse.Namespace) -> list[Row]:

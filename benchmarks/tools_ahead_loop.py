@@ -24,11 +24,12 @@ import statistics
 import tempfile
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 from agent_loop import SERVED_MODEL, served
+from arms import write_rows
 from rich.console import Console
 from rich.table import Table
 
@@ -231,9 +232,7 @@ def main() -> None:
         named = ["--set", f'server.served_models=["{SERVED_MODEL}"]']
         with served(*arguments, *named) as base_url:
             rows = measure(base_url, users, options.tool_seconds)
-    print_rows(rows)
-    if options.json:
-        options.json.write_text(json.dumps([asdict(row) for row in rows], indent=2) + "\n")
+    write_rows(rows, options.json, print_rows)
 
 
 if __name__ == "__main__":

@@ -26,10 +26,10 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 import numpy as np
-from arms import write_rows
-from rich.console import Console
-from rich.table import Table
+from arms import printer, write_rows
 from step_changes import HELD_OUT, Case, cases_of_steps, generated_cases, read_cases, read_steps
+from table_forms import Column, text
+from table_list import PAIRS
 
 from reason_spec.evaluation.statistics import Interval, exact_interval
 from reason_spec.lab.verifier_training.mining import StepPair
@@ -184,26 +184,14 @@ async def measure(options: argparse.Namespace) -> list[Row]:
     return rows
 
 
+_VERIFIER: Final = Column("verifier", text("verifier"))
+_print_all = printer(PAIRS[0], _VERIFIER, *PAIRS[1:])
+_print_kinds = printer(PAIRS[0], Column("kind", text("kind")), _VERIFIER, *PAIRS[2:4])
+
+
 def print_rows(rows: Sequence[Row]) -> None:
-    console = Console()
-    summary = Table("pairs", "verifier", "AUC", "same accepted", "changed accepted", "ms", title="all pairs")
-    details = Table("pairs", "kind", "verifier", "same accepted", "changed accepted", title="by kind")
-    for row in rows:
-        same = _share(row.same_accepted, row.num_same, row.same_interval)
-        changed = _share(row.changed_accepted, row.num_changed, row.changed_interval)
-        if row.kind == _ALL:
-            auc = "" if row.auc is None else f"{row.auc:.3f}"
-            summary.add_row(row.pairs, row.verifier, auc, same, changed, f"{row.ms or 0:.2f}")
-        else:
-            details.add_row(row.pairs, row.kind, row.verifier, same, changed)
-    console.print(summary)
-    console.print(details)
-
-
-def _share(count: int, total: int, interval: Interval | None) -> str:
-    if interval is None:
-        return "-"
-    return f"{count} of {total} ({100 * interval.low:.1f} to {100 * interval.high:.1f} %)"
+    _print_all([row for row in rows if row.kind == _ALL])
+    _print_kinds([row for row in rows if row.kind != _ALL])
 
 
 def main() -> None:

@@ -31,10 +31,12 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from arms import write_rows
+from arms import printer, write_rows
 from embedded import MAX_TOKENS
 from models import Models, Task, add_models_arguments, model_folder, models_of, needs_draft
 from padding import pad
+from table_forms import Column, number, percent, text
+from table_list import VLLM_PAIR
 
 from reason_spec.accelerator import Accelerator, Generator, Solution
 from reason_spec.engines.worker.engine import WorkerEngine
@@ -183,14 +185,14 @@ class Pool:
         """
         tried = list(enumerate(chosen[: max(_SEARCHED_PROBLEMS, concurrency)]))
         seconds: dict[int, float] = {}
-        for number in self._options.draft_tokens:
+        for count in self._options.draft_tokens:
             async with AsyncExitStack() as stack:
-                arm = await Pool(self._options, self._models, stack).arm(spec, concurrency, number)
+                arm = await Pool(self._options, self._models, stack).arm(spec, concurrency, count)
                 await run_group(arm, tried[:1])
                 arm.seconds.clear()
                 for start in range(0, len(tried), concurrency):
                     await run_group(arm, tried[start : start + concurrency])
-                seconds[number] = sum(arm.seconds)
+                seconds[count] = sum(arm.seconds)
         shown = ", ".join(f"{number}: {time:.1f} s" for number, time in seconds.items())
         sys.stderr.write(f"{spec.name}, {concurrency} at once, by draft tokens {shown}\n")
         return min(seconds, key=seconds.__getitem__)
@@ -308,41 +310,25 @@ def row_of(
     )
 
 
-def print_rows(rows: Sequence[Row]) -> None:
-    from rich.console import Console
-    from rich.table import Table
+print_table = printer(
+    *VLLM_PAIR,
+    Column("s a problem", number("s_per_problem")),
+    Column("right", percent("accuracy")),
+    Column("own ms/step", lambda row: f"{row['own_ms_per_step']:.1f} / {row['own_ms_per_step_mean']:.1f}"),
+    Column("cores", text("target_cores")),
+)
 
-    table = Table(title="the target is padded" if rows and rows[0].padded else None)
-    headings = (
-        "row|at once|drafts|tokens/s|s/problem|speed-up|same|right|passes|α step|α token|own ms/step|cores"
-    )
-    for heading in headings.split("|"):
-        table.add_column(heading, justify="left" if heading == "row" else "right", no_wrap=heading == "row")
-    for row in rows:
-        shown = ["-" if alpha is None else f"{alpha:.2f}" for alpha in (row.alpha_step, row.alpha_token)]
-        table.add_row(
-            row.name,
-            str(row.concurrency),
-            "-" if row.num_draft_tokens is None else str(row.num_draft_tokens),
-            f"{row.tokens_per_s:.1f}",
-            f"{row.s_per_problem:.2f}",
-            f"{row.speedup:.2f}x",
-            f"{row.same_tokens:.0%}",
-            f"{row.accuracy:.0%}",
-            f"{row.passes_per_token:.2f}",
-            *shown,
-            f"{row.own_ms_per_step:.1f} / {row.own_ms_per_step_mean:.1f}",
-            str(row.target_cores),
-        )
-    console = Console(width=140)
-    console.print(table)
+
+def print_rows(rows: Sequence[Row]) -> None:
+    print_table(rows)
     if rows:
         first = rows[0]
         draft = "" if first.c is None else f", draft {first.draft_ms_per_pass:.1f} ms, c = {first.c:.2f}"
-        console.print(f"a pass with one token: target {first.target_ms_per_pass:.1f} ms{draft}")
+        target = "padded target" if first.padded else "target"
+        sys.stdout.write(f"a pass with one token: {target} {first.target_ms_per_pass:.1f} ms{draft}\n")
         widest = max(rows, key=lambda row: len(row.pass_ms))
         passes = ", ".join(f"{size}: {ms:.0f}" for size, ms in widest.pass_ms.items())
-        console.print(f"T(n) of the target while {widest.name} ran, ms by tokens in the pass: {passes}")
+        sys.stdout.write(f"T(n) of the target while {widest.name} ran, ms by tokens in the pass: {passes}\n")
 
 
 def _pass_ms(arms: Sequence[Arm], side: str) -> float | None:

@@ -321,7 +321,7 @@ def _read_settings(path: Path) -> dict[str, Any] | None:
         return None
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         raise ResumeError(f"{path} cannot be read ({error}). {_REMEDY}") from None
-    expected = ("settings", "weights", "prompt", "concurrency", "problems", "sessions")
+    expected = ("settings", "prompt", "concurrency", "problems", "sessions")
     if not isinstance(content, dict) or any(name not in content for name in expected):
         raise ResumeError(f"{path} was not written by a run. {_REMEDY}")
     return content
@@ -337,11 +337,12 @@ def _differences(earlier: Mapping[str, Any], identity: Identity) -> list[str]:
         name for name in {**before, **now} if before.get(name) != now.get(name) and name != "strategy.name"
     ]
     changed = [f"{name} was {before.get(name)!r} and is now {now.get(name)!r}" for name in names]
+    weights_before = earlier.get("weights") or {}
     for role, digest in asdict(identity.weights).items():
-        setting, digest_before = _SETTING_OF[role], earlier["weights"].get(role)
-        if setting not in names and digest_before != digest:
+        setting = _SETTING_OF[role]
+        if setting not in names and weights_before.get(role) != digest:
             changed.append(
-                f"the weights of {setting} = {now[setting]!r} were {_shown(digest_before)} "
+                f"the weights of {setting} = {now[setting]!r} were {_shown(weights_before.get(role))} "
                 f"and are now {_shown(digest)}"
             )
     return changed

@@ -66,10 +66,11 @@ def identifying(values: Mapping[str, Any]) -> dict[str, Any]:
     whether there is a server at all, which decides the model that the rewards are from.
     """
     kept = copy.deepcopy({name: section for name, section in values.items() if name != "server"})
-    verifier = kept["verifier"]
-    for engine in (kept["target"], kept["draft"], verifier["judge"]):
+    # A folder of an earlier version may lack some of these.
+    verifier = kept.setdefault("verifier", {})
+    for engine in (kept.get("target"), kept.get("draft"), verifier.get("judge")):
         if engine is not None:
             engine.pop("hang_timeout", None)
-            engine["remote"].pop("base_urls", None)
-    verifier["reward_url"] = bool(verifier["reward_url"])
+            engine.get("remote", {}).pop("base_urls", None)
+    verifier["reward_url"] = bool(verifier.get("reward_url"))
     return kept

@@ -1,8 +1,10 @@
 from __future__ import annotations
 
+import importlib
 import json
 import re
 import sys
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -109,3 +111,26 @@ def test_a_pivot_shows_every_value_once(values: dict[tuple[str, int], float]) ->
         if place and cells[place] != "-"
     }
     assert shown == {key: f"{value:.3f}" for key, value in values.items()}
+
+
+def of_type(annotation: str) -> Any:
+    if "str" in annotation:
+        return "lookahead"
+    if "Interval" in annotation or "tuple" in annotation:
+        return (0.5, 0.75)
+    return {} if "dict" in annotation else 1.5
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        "agent_loop", "embedded", "frontier", "load_rows", "published_rules", "real", "suffix_store",
+        "token_level", "verifiers", "vllm_pair",
+    ],
+)  # fmt: skip
+def test_a_script_prints_its_rows_in_the_columns_of_its_table(
+    script: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    module = importlib.import_module(script)
+    module.print_rows([module.Row(**{one.name: of_type(str(one.type)) for one in fields(module.Row)})])
+    assert "1.5" in capsys.readouterr().out

@@ -149,12 +149,8 @@ async def test_texts_of_new_tenants_are_loaded_beside_requests_before_their_keys
         return (await ask(service.guard, "GET", "/v1/models", headers=headers)).status
 
     ana = add_key(file, "ana")
-    values: dict[str, Any] = {
-        "server__api_keys_file": str(file),
-        "suffix__use": "steps",
-        "suffix__rule": "published",
-    }
-    service = Service(scripted(tmp_path, {"Hello?": "Hello to you."}, **values))
+    suffix: dict[str, Any] = {"suffix__use": "steps", "suffix__rule": "published"}
+    service = Service(scripted(tmp_path, {}, server__api_keys_file=str(file), **suffix))
     await service.start()
     monkeypatch.setattr(SuffixCacheSessions, "load", load)
     ben = add_key(file, "ben")
