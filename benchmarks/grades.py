@@ -16,6 +16,8 @@ from pathlib import Path
 from arms import Ours, Run
 from models import Task
 
+from reason_spec.errors import DataError
+from reason_spec.evaluation.records import RecordFile, read_records
 from reason_spec.settings import Settings
 
 PATIENCE = 600.0
@@ -48,32 +50,38 @@ class Graded:
 
 
 class Grades:
-    """Grades by row and number of the problem, stored in a file if one is given."""
+    """Grades by row and number of the problem, stored in a file if one is given.
+
+    Raises:
+        DataError: the file cannot be read or written, or a line of it is damaged.
+    """
 
     def __init__(self, file: Path | None) -> None:
-        self._file = file
+        self._file = None
         self._known: dict[str, dict[int, Graded]] = {}
-        if file is not None and file.exists():
-            for line in file.read_text().splitlines():
-                record = json.loads(line)
-                own = self._known.setdefault(record["key"], {})
-                own[record["problem"]] = Graded(**record["graded"])
+        if file is not None:
+            self._file = RecordFile(file, "Name another file with --grades.")
+            for _, (key, problem, graded) in read_records(file, _grade_of, DataError, "Remove the file."):
+                self._known.setdefault(key, {})[problem] = graded
 
     @staticmethod
     def key(settings: Settings, problems: int | str) -> str:
-        """Return a key of the problems (their seed or name) and all settings that affect a row's text."""
+        """Return a key of problems (their seed, name or hash) and all settings that affect a row's text."""
         key = json.dumps([settings.model_dump(mode="json", exclude_defaults=True), problems], sort_keys=True)
         return hashlib.sha256(key.encode()).hexdigest()[:16]
 
     def add(self, key: str, problem: int, graded: Graded) -> None:
         self._known.setdefault(key, {})[problem] = graded
         if self._file is not None:
-            record = {"key": key, "problem": problem, "graded": asdict(graded)}
-            with self._file.open("a") as lines:
-                lines.write(json.dumps(record) + "\n")
+            self._file.append(json.dumps({"key": key, "problem": problem, "graded": asdict(graded)}))
 
     def of(self, key: str) -> dict[int, Graded]:
         return self._known.get(key, {})
+
+
+def _grade_of(line: str) -> tuple[str, int, Graded]:
+    record = json.loads(line)
+    return record["key"], record["problem"], Graded(**record["graded"])
 
 
 async def solve_many(

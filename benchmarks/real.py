@@ -32,6 +32,7 @@ lossy rows, on texts that are stopped in the same way.
 from __future__ import annotations
 
 import argparse
+import hashlib
 import statistics
 import sys
 from collections.abc import Mapping, Sequence
@@ -206,9 +207,11 @@ async def measure(options: argparse.Namespace) -> list[Row]:
             await time_rows(bench.arms, chosen[: options.problems], options.seed)
             accuracies: dict[tuple[str, float], list[bool]] = {}
             grades = Grades(options.grades)
+            problems_file = options.problems_file or REAL_SAMPLE_PATH
+            hash_of_problems = hashlib.sha256(problems_file.read_bytes()).hexdigest()
             for (name, temperature), settings in bench.settings.items():
                 if options.accuracy and name in (BASELINE, *LOSSY):
-                    key = grades.key(settings, str(options.problems_file or REAL_SAMPLE_PATH.name))
+                    key = grades.key(settings, hash_of_problems)
                     problems = chosen[: options.accuracy]
                     ours = bench.opened[name].ours
                     graded = await grade(ours, settings, problems, options.at_once, grades, key)

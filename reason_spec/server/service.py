@@ -112,7 +112,8 @@ class Service:
     async def read_keys_again(self) -> None:
         """Take the keys that the file has now; a damaged file changes nothing.
 
-        First the texts of new tenants are loaded: their first requests would stop the server for it.
+        New keys count once the texts of their tenants are loaded: their first requests would stop the server
+        for it. Revoked ones end at once.
         """
         async with self._loading_tenants:
             try:
@@ -120,6 +121,9 @@ class Service:
             except ReasonSpecError as error:
                 logger.warning("the keys stay as they were: %s", error)
                 return
+            known = self.guard.keys.by_hash
+            kept = {digest: client for digest, client in keys.by_hash.items() if digest in known}
+            self.guard.keys = KeyRing(kept, keys.anyone)
             await self._load_tenants(keys)
             self.guard.keys = keys
             logger.info("the keys were read again")

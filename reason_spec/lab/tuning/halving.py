@@ -19,12 +19,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
-from math import ceil, log, sqrt
+from math import ceil, log
 from operator import attrgetter
 from typing import NamedTuple, Protocol, TypeAlias
 
 from reason_spec.errors import DataError, SettingsError
-from reason_spec.evaluation.statistics import binomial_cdf, t_quantile
+from reason_spec.evaluation.estimates import estimate_ratio
+from reason_spec.evaluation.statistics import binomial_cdf
 from reason_spec.lab.tuning.calibration import LossTest, Trial
 
 BASELINE_KEY = "baseline"
@@ -303,22 +304,12 @@ def compare_with_target(candidate: Candidate, answers: Answers, test: LossTest) 
 
 
 def speedup_of(pairs: Sequence[tuple[float, float]]) -> Speedup | None:
-    """Return the ratio of mean seconds, with Student's interval of its linearisation.
-
-    The variance is that of a ratio estimator (Cochran, Sampling Techniques, 1977, section 6.4).
-
-    Args:
-        pairs: seconds of the target alone and of the candidate, for each problem.
-    """
-    number = len(pairs)
-    own = sum(after for _, after in pairs)
-    if number < 2 or own <= 0:
+    """Return the ratio of mean seconds; ``pairs`` are those of the target alone and of the candidate."""
+    if len(pairs) < 2 or sum(after for _, after in pairs) <= 0:
         return None
-    ratio = sum(before for before, _ in pairs) / own
-    squares = sum((before - ratio * after) ** 2 for before, after in pairs)
-    error = sqrt(squares / (number - 1) / number) / (own / number)
-    half = t_quantile(0.975, number - 1) * error
-    return Speedup(ratio, max(0.0, ratio - half), ratio + half)
+    before, after = zip(*pairs, strict=True)
+    found = estimate_ratio(before, after)
+    return None if found.interval is None else Speedup(found.value, *found.interval)
 
 
 def expected_speedup(item: CandidateResult, best_exact: CandidateResult | None, plan: SearchPlan) -> float:
