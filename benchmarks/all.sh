@@ -64,6 +64,7 @@ measure real_draft_t0 "$PY" real $DRAFT $HEAD --problems 60 $GSM8K --temperature
 measure real_nodraft_t0 "$PY" real --problems 60 $GSM8K --temperatures 0 --rows prompt_lookup token_recycling
 measure real_model_t0 "$PY" real $DRAFT --problems 60 $GSM8K --temperatures 0 --rows model model:recycling
 measure real_model_t06 "$PY" real $DRAFT --problems 60 $GSM8K --temperatures 0.6 --rows model model:recycling
+measure real_planned "$PY" real $DRAFT --problems 24 $GSM8K --temperatures 0 --rows model hybrid hybrid:fixed
 measure real_best_t0 "$PY" real $DRAFT $HEAD --problems 60 $GSM8K --temperatures 0 --rows head model:recycling token_recycling
 measure real_best_t06 "$PY" real $DRAFT $HEAD --problems 60 $GSM8K --temperatures 0.6 --rows head model:recycling token_recycling
 measure real_vllm_t0 "$VLLM_PY" real --engine vllm $DRAFT $HEAD --problems 60 $GSM8K --temperatures 0 \
@@ -75,6 +76,8 @@ measure real_head_t0 "$PY" real $HEAD --problems 60 $GSM8K --temperatures 0 --ro
 measure real_nodraft_t06 "$PY" real $HEAD --problems 60 $GSM8K --temperatures 0.6 --rows prompt_lookup token_recycling head head:recycling
 measure token_level_t0 "$PY" token_level $HEAD --temperatures 0 --methods prompt_lookup token_recycling head transformers:prompt_lookup
 measure token_level_t06 "$PY" token_level $HEAD --temperatures 0.6 --methods prompt_lookup token_recycling stand head
+measure token_level_vllm "$VLLM_PY" token_level --engine vllm $DRAFT $HEAD --temperatures 0 \
+    --methods vllm:ngram vllm:suffix vllm:draft_model vllm:eagle3 prompt_lookup
 measure token_level_base "$PY" token_level --target pypi:smollm2-135m --problems 6 --temperatures 0 \
     --methods prompt_lookup token_recycling suffix suffix:published
 measure token_level_shapes "$PY" token_level $HEAD --source gsm8k --problems 8 --temperatures 0 --budgets 8 \

@@ -263,6 +263,7 @@ TABLES: Final[dict[str, Table]] = {
         [Part("real_model_t0"), Part("real_model_t06")],
         plain(REAL[0], TEMPERATURE, *REAL[1:6], REAL[7]),
     ),
+    "real_planned": Table("speed", [Part("real_planned")], plain(*REAL)),
     "real_nodraft": Table(
         "speed",
         [
@@ -290,6 +291,7 @@ TABLES: Final[dict[str, Table]] = {
     "embedded_t0": Table("speed", [Part("embedded_t0")], plain(*EMBEDDED)),
     "embedded_t06": Table("speed", [Part("embedded_t06")], plain(*EMBEDDED)),
     "token_level": Table("token-level", [Part("token_level_t0"), Part("token_level_t06")], token_level(True)),
+    "token_level_vllm": Table("token-level", [Part("token_level_vllm")], token_level(False)),
     "token_level_base": Table("token-level", [Part("token_level_base")], token_level(False)),
     "token_level_shapes": Table(
         "token-level",
