@@ -74,6 +74,7 @@ measure real_vllm_t06 "$VLLM_PY" real --engine vllm $DRAFT $HEAD --problems 60 $
 measure real_vllm_model "$VLLM_PY" real --engine vllm $DRAFT --problems 60 $GSM8K --temperatures 0 0.6 --rows model both:exact hybrid
 measure real_head_t0 "$PY" real $HEAD --problems 60 $GSM8K --temperatures 0 --rows head head:recycling
 measure real_nodraft_t06 "$PY" real $HEAD --problems 60 $GSM8K --temperatures 0.6 --rows prompt_lookup token_recycling head head:recycling
+measure majority "$PY" majority $DRAFT
 measure token_level_t0 "$PY" token_level $HEAD --temperatures 0 --methods prompt_lookup token_recycling head transformers:prompt_lookup
 measure token_level_t06 "$PY" token_level $HEAD --temperatures 0.6 --methods prompt_lookup token_recycling stand head
 measure token_level_vllm "$VLLM_PY" token_level --engine vllm $DRAFT $HEAD --temperatures 0 \

@@ -225,6 +225,16 @@ _SAMPLES: Final = pivot(
     shown=lambda budget: f"budget {budget}",
     label=lambda row: (f"`{row['name']}`",),
 )
+MAJORITY: Final = (
+    Column("", name()),
+    Column("seconds a problem", number("seconds", 1)),
+    Column("speed-up", times("speedup")),
+    Column("95 %", span("speedup_low", "speedup_high")),
+    Column("tokens", number("tokens", 0)),
+    Column("passes a token", number("passes_per_token")),
+    Column("same", percent("same")),
+    Column("cores of the target", text("num_cores")),
+)
 RULES: Final = (
     Column("", text("name")),
     Column("seconds a problem", number("s_per_problem")),
@@ -326,6 +336,7 @@ TABLES: Final[dict[str, Table]] = {
     "coverage_difference": Table("intervals", [Part("interval_coverage")], coverage("difference")),
     "coverage_seconds": Table("intervals", [Part("interval_coverage")], seconds_coverage),
     "samples": Table("strategies", [Part("samples")], _SAMPLES),
+    "majority": Table("strategies", [Part("majority")], plain(*MAJORITY)),
     "frontier": Table("strategies", [Part("frontier")], plain(*FRONTIER)),
     "published_rules": Table("strategies", [Part("published_rules")], plain(*RULES)),
     "published_rules_real": Table("strategies", [Part("published_rules_real")], plain(*RULES)),
