@@ -17,6 +17,7 @@ VLLM_PY=${VLLM_PY:-.venv-cpu/bin/python}
 AGENTS_PY=${AGENTS_PY:-.venv-agents/bin/python}
 export HF_HUB_OFFLINE=1 TOKENIZERS_PARALLELISM=false
 FAILED=""
+UNDER="" # what the next measurements run under
 
 measure() { # NAME PYTHON SCRIPT OPTION...
     local name=$1 python=$2 script=$3
@@ -26,7 +27,8 @@ measure() { # NAME PYTHON SCRIPT OPTION...
         echo "$name: left out, there is no $python" >&2
         return
     fi
-    "$PY" benchmarks/tables.py run "$name" -- "$python" "benchmarks/$script.py" "$@" || FAILED="$FAILED $name"
+    # shellcheck disable=SC2086
+    "$PY" benchmarks/tables.py run "$name" -- $UNDER "$python" "benchmarks/$script.py" "$@" || FAILED="$FAILED $name"
 }
 
 measure_thresholds() { # The command has a file of its own form.
@@ -72,7 +74,10 @@ measure real_vllm_t0 "$VLLM_PY" real --engine vllm $DRAFT $HEAD --problems 60 $G
 measure real_vllm_t06 "$VLLM_PY" real --engine vllm $DRAFT $HEAD --problems 60 $GSM8K --temperatures 0.6 \
     --rows vllm:ngram vllm:draft_model vllm:eagle3 prompt_lookup
 measure real_vllm_model "$VLLM_PY" real --engine vllm $DRAFT --problems 60 $GSM8K --temperatures 0 0.6 --rows model both:exact hybrid
-measure real_head_t0 "$PY" real $HEAD --problems 60 $GSM8K --temperatures 0 --rows head head:recycling
+UNDER="taskset -c 0"
+measure real_head_t0 "$PY" real $DRAFT $HEAD --problems 60 $GSM8K --temperatures 0 \
+    --rows model model:recycling head head:recycling both:semantic
+UNDER=""
 measure real_nodraft_t06 "$PY" real $HEAD --problems 60 $GSM8K --temperatures 0.6 --rows prompt_lookup token_recycling head head:recycling
 measure majority "$PY" majority $DRAFT
 measure token_level_t0 "$PY" token_level $HEAD --temperatures 0 --methods prompt_lookup token_recycling head transformers:prompt_lookup
@@ -92,11 +97,9 @@ if [ ! -e docs/measurements/data/draft_replay.json ]; then
     done
 fi
 measure draft_replay "$PY" draft_replay "$WORK/head.json" "$WORK/draft.json"
-measure published_rules_real "$PY" published_rules --models real --target models:smollm2-gsm8k $DRAFT --problems 24 --max-tokens 256
 
 # The demonstration pair.
 measure embedded_t0 "$PY" embedded --problems 60 --accuracy 500 --temperatures 0
-measure embedded_t06 "$PY" embedded --problems 60 --accuracy 500 --temperatures 0.6
 measure frontier "$PY" frontier --problems 48 --accuracy 500 --grades "$WORK/grades.jsonl"
 measure published_rules "$PY" published_rules --problems 200
 measure_thresholds

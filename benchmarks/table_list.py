@@ -35,7 +35,7 @@ from table_forms import (
 
 
 class Part(NamedTuple):
-    """A measurement, and the rows of it that are shown in this order; none is all, as they come."""
+    """A measurement, and names of its rows in their order at each temperature; none is all, as they come."""
 
     measurement: str
     names: Sequence[str] = ()
@@ -54,9 +54,15 @@ def baseline_first(row: Fields) -> tuple[bool, float]:
     return row["name"] != "autoregressive", -row["speedup"]
 
 
+def cores_in_use(row: Fields) -> str:
+    """Return the cores of the target, and one more for a draft model, which works beside it."""
+    has_draft_model = row["name"].partition(":")[0] in ("model", "steps", "both", "hybrid")
+    return str(row["num_cores"] + has_draft_model)
+
+
 TEMPERATURE: Final = Column("T", number("temperature", 1))
 DRAFTS: Final = Column("draft tokens", text("num_draft_tokens"))
-CORES: Final = Column("cores of the target", text("num_cores"))
+CORES: Final = Column("cores in use", cores_in_use)
 REAL: Final = (
     Column("", name()),
     Column("tokens/s", number("tokens_per_s", 1)),
@@ -271,14 +277,17 @@ TABLES: Final[dict[str, Table]] = {
     "real_model": Table(
         "speed",
         [Part("real_model_t0"), Part("real_model_t06")],
-        plain(REAL[0], TEMPERATURE, *REAL[1:6], REAL[7]),
+        plain(REAL[0], TEMPERATURE, *REAL[1:6], REAL[7], CORES),
     ),
     "real_planned": Table("speed", [Part("real_planned")], plain(*REAL)),
     "real_nodraft": Table(
         "speed",
         [
             Part("real_nodraft_t0", ("autoregressive", "token_recycling", "prompt_lookup")),
-            Part("real_head_t0", ("autoregressive", "head", "head:recycling")),
+            Part(
+                "real_head_t0",
+                ("autoregressive", "head", "head:recycling", "model:recycling", "both:semantic", "model"),
+            ),
             Part(
                 "real_nodraft_t06",
                 ("autoregressive", "head", "head:recycling", "token_recycling", "prompt_lookup"),
@@ -287,19 +296,18 @@ TABLES: Final[dict[str, Table]] = {
         plain(REAL[0], TEMPERATURE, *REAL[1:6], REAL[7]),
     ),
     "real_vllm": Table(
-        "speed",
+        "vllm",
         [
             Part("real_best_t0"),
             Part("real_best_t06"),
             Part("real_vllm_t0"),
             Part("real_vllm_t06"),
-            Part("real_vllm_model", ("model", "both:exact", "hybrid")),
+            Part("real_vllm_model", ("autoregressive", "model", "both:exact", "hybrid")),
         ],
         plain(REAL[0], TEMPERATURE, *REAL[1:6], REAL[7], DRAFTS, CORES),
     ),
     "real_padded": Table("speed", [Part("real_padded")], plain(*REAL, order=baseline_first)),
-    "embedded_t0": Table("speed", [Part("embedded_t0")], plain(*EMBEDDED)),
-    "embedded_t06": Table("speed", [Part("embedded_t06")], plain(*EMBEDDED)),
+    "embedded_t0": Table("demonstration-pair", [Part("embedded_t0")], plain(*EMBEDDED)),
     "token_level": Table("token-level", [Part("token_level_t0"), Part("token_level_t06")], token_level(True)),
     "token_level_vllm": Table("token-level", [Part("token_level_vllm")], token_level(False)),
     "token_level_base": Table("token-level", [Part("token_level_base")], token_level(False)),
@@ -339,7 +347,6 @@ TABLES: Final[dict[str, Table]] = {
     "majority": Table("strategies", [Part("majority")], plain(*MAJORITY)),
     "frontier": Table("strategies", [Part("frontier")], plain(*FRONTIER)),
     "published_rules": Table("strategies", [Part("published_rules")], plain(*RULES)),
-    "published_rules_real": Table("strategies", [Part("published_rules_real")], plain(*RULES)),
     "thresholds": Table("tuning", [Part("thresholds")], plain(*_THRESHOLDS)),
     "load_vllm": Table("load", [Part("load_vllm")], plain(*LOAD)),
     "load_torch": Table("load", [Part("load_torch")], plain(*LOAD)),

@@ -1,11 +1,13 @@
 """Keep the rows of measurements in files, and make the tables of the documentation from them.
 
     python benchmarks/tables.py run NAME -- COMMAND...      run a benchmark, if its file does not exist yet
-    python benchmarks/tables.py keep NAME FILE --command TEXT [--date DATE]     take over rows that exist
+    python benchmarks/tables.py keep NAME FILE --command TEXT [--date DATE] [--processor TEXT]
+                                                            take over rows that exist
     python benchmarks/tables.py write | check | list
 
 A measurement is ``docs/measurements/data/NAME.json``: its rows, the command that made them, the date and the
-processor. ``run`` adds ``--json FILE`` to the command. ``write`` fills the blocks
+processor (by default of this machine). ``run`` adds ``--json FILE`` to the command. ``write`` fills the
+blocks
 
     <!-- table NAME -->
     ...
@@ -101,17 +103,18 @@ def _processor() -> str | None:
 
 
 def rows_of(parts: Sequence[Part], found: Mapping[str, Measurement]) -> list[dict[str, Any]]:
-    """Return the rows of a table's parts in order.
+    """Return the rows of a table's parts in order: those that a part names, at each temperature.
 
     Raises:
-        KeyError: a measurement lacks a row that its part names.
+        KeyError: a measurement lacks a row that its part names, at one of its temperatures.
     """
     rows: list[dict[str, Any]] = []
     for part in parts:
         own = found[part.measurement].rows
         if part.names:
-            named = {row["name"]: row for row in own}
-            own = [named[one] for one in part.names]
+            named = {(row.get("temperature"), row["name"]): row for row in own}
+            temperatures = dict.fromkeys(temperature for temperature, _ in named)
+            own = [named[temperature, one] for temperature in temperatures for one in part.names]
         rows += own
     return rows
 
@@ -175,6 +178,7 @@ def main() -> None:
     keeping.add_argument("file", type=Path)
     keeping.add_argument("--command", required=True)
     keeping.add_argument("--date", default=_today())
+    keeping.add_argument("--processor", default=_processor(), help="that made the rows; default: this one")
     for command in ("write", "check", "list"):
         commands.add_parser(command)
     options = parser.parse_args()
@@ -183,7 +187,7 @@ def main() -> None:
             run(options.name, options.command)
         case "keep":
             rows = json.loads(options.file.read_text(encoding="utf-8"))
-            save(options.name, Measurement(options.command, options.date, None, rows))
+            save(options.name, Measurement(options.command, options.date, options.processor, rows))
         case "write":
             for file, text in pages().items():
                 file.write_text(text, encoding="utf-8")

@@ -13,7 +13,7 @@ import tables
 from hypothesis import given
 from hypothesis import strategies as st
 from table_forms import Column, number, pivot, plain, text
-from table_list import TABLES, Part, Table
+from table_list import TABLES, Part, Table, cores_in_use
 
 ALL = (Path(tables.__file__).parent / "all.sh").read_text()
 
@@ -73,6 +73,45 @@ def test_a_benchmark_that_fails_leaves_no_file(own_data: Path) -> None:
     with pytest.raises(Exception, match="returned non-zero"):
         tables.run("one", [sys.executable, "-c", "import sys; sys.exit(3)"])
     assert tables.load("one") is None
+
+
+def test_rows_that_a_part_names_are_shown_at_every_temperature() -> None:
+    rows = [{"name": name, "temperature": at} for at in (0.0, 0.6) for name in ("autoregressive", "b", "a")]
+    shown = tables.rows_of(
+        [Part("one", ["autoregressive", "a"])], {"one": tables.Measurement("python cli.py", "", None, rows)}
+    )
+    assert [(row["name"], row["temperature"]) for row in shown] == [
+        ("autoregressive", 0.0), ("a", 0.0), ("autoregressive", 0.6), ("a", 0.6),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("row", "cores"),
+    [
+        ({"name": "autoregressive", "num_cores": 2}, "2"),
+        ({"name": "head", "num_cores": 1}, "1"),
+        ({"name": "model:recycling", "num_cores": 1}, "2"),
+        ({"name": "both:semantic", "num_cores": 1}, "2"),
+    ],
+)
+def test_a_draft_model_has_a_core_of_its_own(row: dict[str, Any], cores: str) -> None:
+    assert cores_in_use(row) == cores
+
+
+@pytest.mark.parametrize(
+    ("option", "processor"), [([], "this one"), (["--processor", "another"], "another")]
+)
+def test_rows_that_are_taken_over_have_their_processor(
+    option: list[str], processor: str, own_data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (own_data / "rows.json").write_text('[{"name": "a"}]')
+    monkeypatch.setattr(tables, "_processor", lambda: "this one")
+    arguments = ["keep", "one", str(own_data / "rows.json"), "--command", "python cli.py", *option]
+    monkeypatch.setattr(sys, "argv", ["tables.py", *arguments])
+    tables.main()
+    found = tables.load("one")
+    assert found is not None
+    assert found.processor == processor
 
 
 def test_a_block_is_filled_from_its_file_and_marked_without_one(
