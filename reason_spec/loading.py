@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import torch
-    from transformers import PreTrainedModel
+    from transformers import PretrainedConfig, PreTrainedModel
 
 # ``from_pretrained`` and ``from_config`` replace methods of transformers' own classes and torch's default
 # dtype while they work, and put back what they found. Of two threads that load at once one finds what the
@@ -30,3 +30,17 @@ def load_causal_lm(model: str, dtype: torch.dtype, **options: Any) -> PreTrained
     with LOADING:
         loaded: PreTrainedModel = AutoModelForCausalLM.from_pretrained(model, dtype=dtype, **options)
     return loaded
+
+
+def empty_causal_lm(config: PretrainedConfig, *, trust_remote_code: bool) -> PreTrainedModel:
+    """Build a model without memory for its weights.
+
+    Raises:
+        Exception: whatever transformers raises for configurations that it cannot use.
+    """
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    with LOADING, torch.device("meta"):
+        built: PreTrainedModel = AutoModelForCausalLM.from_config(config, trust_remote_code=trust_remote_code)
+    return built

@@ -33,7 +33,7 @@ from tests.engines.tiny_models import save_model
 
 one_loop = pytest.mark.asyncio(loop_scope="module")
 
-INFO = VersionInfo(parent=0, last_answer=1, tokens_per_pass_before=1.0, tokens_per_pass=2.0)
+INFO = VersionInfo(parent=0, tokens_per_pass_before=1.0, tokens_per_pass=2.0)
 WINDOW = 8
 good_draft = pytest.mark.parametrize("learning", [True], indirect=True, ids=["good draft"])
 bad_draft = pytest.mark.parametrize("learning", [False], indirect=True, ids=["bad draft"])

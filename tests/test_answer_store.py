@@ -23,6 +23,7 @@ def test_answers_come_back_in_order_while_the_file_is_written(tmp_path: Path) ->
         writer.add(answer)
     found = reader.newest(3, after=4)
     assert found == [replace(answers[number - 1], number=number) for number in (6, 7, 8)]
+    assert reader.id == writer.id != AnswerStore.create(tmp_path / "other", KEY).id
     assert {answer.number for answer in reader.sample(9, up_to=4)} == {1, 2, 3, 4}
     assert found[0].acceptance_rate == 0.75
     assert replace(ANSWER, num_accepted=0, num_rejected=0).acceptance_rate is None

@@ -33,7 +33,7 @@ WEIGHTS = "model.safetensors"
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Build from a copy of the project's files, in which a training has left its checkpoint."""
+    """Build from a copy of the project's files, in which training and adapting have left theirs."""
     pytest.importorskip("hatchling")
     folder = tmp_path_factory.mktemp("models")
     for path in project_files():
@@ -45,6 +45,8 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (trained / "checkpoint.pt").write_bytes(b"optimizer")
     (trained / "answers").mkdir()
     (trained / "answers" / "settings.yaml").write_text("")
+    (trained / "versions" / "1").mkdir(parents=True)
+    (trained / "versions" / "1" / "layers.safetensors").write_bytes(b"of users")
     build(folder / "tree", folder, "wheel")
     (built,) = folder.glob("*.whl")
     return built

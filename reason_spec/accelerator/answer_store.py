@@ -5,6 +5,7 @@ It holds texts of users, as tokens. The file and its folder are readable by thei
 
 from __future__ import annotations
 
+import random
 import sqlite3
 import time
 from array import array
@@ -87,6 +88,7 @@ class AnswerStore:
             with connection:
                 if connection.execute("SELECT 1 FROM about").fetchone() is None:
                     connection.execute("INSERT INTO about VALUES (?, ?)", (key.model, key.tokenizer))
+                    connection.execute(f"PRAGMA user_version = {random.getrandbits(31)}")
         return cls(connection, path, max_bytes)._of(key)
 
     @classmethod
@@ -109,6 +111,16 @@ class AnswerStore:
             self.close()
             raise DataError(f"{self._path} has answers of another target; name another folder, or delete it")
         return self
+
+    @property
+    def id(self) -> int:
+        """A random number of the file; in another file the numbers of answers begin anew.
+
+        Raises:
+            DataError: it cannot be read.
+        """
+        with _explained(self._path):
+            return int(self._connection.execute("PRAGMA user_version").fetchone()[0])
 
     def add(self, answer: StoredAnswer) -> None:
         """Store an answer.

@@ -279,8 +279,9 @@ def _description(found: Footprint) -> str:
     cache = "the rest of the memory"
     if found.cache_tokens is not None:
         cache = f"{size(found.cache)} for {found.cache_tokens:,} tokens"
+    name = found.model if found.folder == found.model else f"{found.model} (files in {found.folder})"
     return (
-        f"{found.model} in {found.kind} on {', '.join(found.places)}: {found.num_parameters / 1e6:,.1f} M "
+        f"{name} in {found.kind} on {', '.join(found.places)}: {found.num_parameters / 1e6:,.1f} M "
         f"parameters, {found.dtype}, weights {size(found.weights)}, keys and values {cache}"
     )
 

@@ -75,7 +75,9 @@ def draft_train(
     concurrency: Annotated[int, typer.Option(min=1, help="Problems at once.")] = 16,
     device: Annotated[str, typer.Option(help="Device of the training: auto, cpu, cuda.")] = "auto",
     threads: Annotated[int | None, typer.Option(min=1, help="CPU threads of the training.")] = None,
-    fresh: FreshOption = False,
+    fresh: Annotated[
+        bool, typer.Option("--fresh", help="Train anew: replace the draft, and keep the answers.")
+    ] = False,
     as_json: JsonOption = False,
     quiet: QuietOption = False,
 ) -> None:

@@ -69,11 +69,10 @@ def _open_store(draft: PrunedDraft, folder: Path) -> AnswerStore:
     from reason_spec.settings import EngineSettings
     from reason_spec.suffix.tenant_file import StoreKey
 
-    base = draft.config.base
-    identity = identify_model("target", EngineSettings(model=base))
-    return AnswerStore.open(
-        folder, StoreKey(identity, load_tokenizer(resolve_model("target", base)).tokenizer_id)
-    )
+    base, revision = draft.config.base, draft.config.revision
+    identity = identify_model("target", EngineSettings(model=base, revision=revision))
+    tokenizer = load_tokenizer(resolve_model("target", base), revision)
+    return AnswerStore.open(folder, StoreKey(identity, tokenizer.tokenizer_id))
 
 
 def _run_round(adapter: DraftAdapter, chosen: AdaptationRound, seconds: float, screen: Screen) -> None:

@@ -58,9 +58,12 @@ def settings_for_draft(flags: Flags, draft: str, depth: int | None = None) -> Se
         SettingsError: no target is named, an engine is not the torch engine, or the draft is `self`.
         EngineError: the files of a draft are damaged.
     """
-    base = None if draft == "embedded" else _base_of(draft)
+    base, revision = (None, None) if draft == "embedded" else _base_of(draft)
     given = {"draft.model": draft} if depth is None else {"draft.model": draft, "strategy.depth": depth}
     settings = flags.resolve(given, {} if base is None else {"target.model": base})
+    if revision is not None and (settings.target.model, settings.target.revision) == (base, None):
+        target = settings.target.model_copy(update={"revision": revision})
+        settings = settings.model_copy(update={"target": target})
     if draft == SELF_DRAFT:
         raise SettingsError(
             "draft self is the target with fewer layers, which are searched while it runs; before that there "
@@ -76,12 +79,12 @@ def settings_for_draft(flags: Flags, draft: str, depth: int | None = None) -> Se
     return settings
 
 
-def _base_of(draft: str) -> str | None:
-    """Return the target that a draft was made of; None where it does not say."""
+def _base_of(draft: str) -> tuple[str | None, str | None]:
+    """Return the target that a draft was made of and its revision; None where it does not say."""
     if is_head(folder := drafter_folder(draft)):
-        return read_head_config(folder).base
+        return read_head_config(folder).base, None
     pruned = find_pruned(draft)
-    return None if pruned is None else pruned.config.base
+    return (None, None) if pruned is None else (pruned.config.base, pruned.config.revision)
 
 
 def show_report(report: DraftReport, screen: Screen) -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from contextlib import closing
 from dataclasses import asdict, dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -11,12 +12,13 @@ from typing import TYPE_CHECKING, Literal
 from reason_spec.cli.command import run_interruptible
 from reason_spec.cli.screen import Screen
 from reason_spec.engines.machine import pick_device
-from reason_spec.engines.model_files import resolve_model
+from reason_spec.engines.model_files import local_folder, not_loadable, read_config, resolve_model
 from reason_spec.errors import DataError, SettingsError
 from reason_spec.evaluation.amounts import counted
 from reason_spec.evaluation.sources import Sources
 from reason_spec.lab.drafts.schedule import ScheduleName
-from reason_spec.settings import Settings
+from reason_spec.loading import empty_causal_lm
+from reason_spec.settings import EngineSettings, Settings
 
 if TYPE_CHECKING:
     from reason_spec.lab.drafts.texts import TrainingText
@@ -64,8 +66,13 @@ def parse_layers(text: str) -> int | tuple[int, ...]:
 def make_draft(
     settings: Settings, sources: Sources, options: TrainOptions, output: Path, screen: Screen
 ) -> None:
-    """Let the target answer the problems, then train on the answers; in 0 hours nothing is trained."""
-    prepare(output, fresh=options.fresh)
+    """Let the target answer the problems, then train on the answers; in 0 hours nothing is trained.
+
+    What would end the training is looked for before the target answers, which takes the longest.
+    """
+    if options.seconds:
+        check_training(settings.target, options)
+    prepare(output, keeps_draft=bool(options.seconds) and not options.fresh)
     texts = run_interruptible(collect_texts(settings, sources, options, output, screen))
     if options.seconds:
         train_draft(settings, texts, options, output, screen)
@@ -88,31 +95,80 @@ async def collect_texts(
         screen,
         concurrency=options.concurrency,
         samples=options.samples,
-        fresh=options.fresh,
     )
 
 
-def prepare(output: Path, *, fresh: bool) -> None:
-    """Make the folder of a draft; ``fresh`` deletes an earlier training in it, and nothing else.
+def check_training(target: EngineSettings, options: TrainOptions) -> None:
+    """Check the device and the layers, with the target's configuration and the names of its weights alone.
 
     Raises:
-        DataError: it cannot be made, or holds a model that is no draft.
+        EngineError: the device cannot be used, or the target's files cannot be read.
+        SettingsError: the target has not so many layers.
+        UnsupportedModelError: no draft of this kind can be made of the target.
+    """
+    from reason_spec.engines.torch.sublayers import layers_of
+    from reason_spec.lab.drafts.student import check_layers, check_weights
+
+    if options.device != "auto":
+        pick_device(options.device)
+    name, base = target.model, resolve_model("target", target.model)
+    config = read_config(target.model_copy(update={"model": base}))
+    layers = _chosen_layers(options, config.get_text_config().num_hidden_layers)
+    try:
+        module = empty_causal_lm(config, trust_remote_code=target.trust_remote_code)
+    except Exception as error:
+        raise not_loadable(name, error) from error
+    if options.kind == "head":
+        layers_of(name, module)
+        return
+    check_layers(module, name)
+    check_weights(module, name, local_folder(base, target.revision), layers)
+
+
+def prepare(output: Path, *, keeps_draft: bool) -> None:
+    """Make the folder of a draft.
+
+    Args:
+        keeps_draft: whether a draft in it must be one whose training can continue.
+
+    Raises:
+        DataError: it cannot be made, or holds a model that is no draft, or a draft without its checkpoint.
     """
     from reason_spec.engines import eagle_files
-    from reason_spec.engines.pruned import CONFIG, WEIGHTS
-    from reason_spec.lab.drafts.training import CHECKPOINT, CURVE
+    from reason_spec.engines.pruned import WEIGHTS
+    from reason_spec.lab.drafts.training import CHECKPOINT
 
-    if (output / eagle_files.CONFIG).exists() and not eagle_files.is_head(output):
+    is_head = eagle_files.is_head(output)
+    if (output / eagle_files.CONFIG).exists() and not is_head:
         raise DataError(f"{output} holds another model, which a head would replace; name another --output")
+    has_draft = is_head or (output / WEIGHTS).exists()
+    if keeps_draft and has_draft and not (output / CHECKPOINT).exists():
+        raise DataError(
+            f"{output} holds a draft without {CHECKPOINT}, so its training cannot continue; name another "
+            "--output, or replace the draft with --fresh"
+        )
     try:
         output.mkdir(parents=True, exist_ok=True)
-        of_head = eagle_files.CONFIG, eagle_files.WEIGHTS
-        for name in (CONFIG, WEIGHTS, *of_head, CURVE, CHECKPOINT, PICTURE) if fresh else ():
-            (output / name).unlink(missing_ok=True)
     except OSError as error:
         raise DataError(
             f"{output}: cannot be made ({error.strerror}); name another folder with --output"
         ) from None
+
+
+def discard_training(output: Path) -> None:
+    """Delete an earlier training in a folder with its draft, and nothing else.
+
+    Raises:
+        DataError: a file cannot be deleted.
+    """
+    from reason_spec.engines import eagle_files, pruned
+    from reason_spec.evaluation.records import writing
+    from reason_spec.lab.drafts.training import CHECKPOINT, CURVE
+
+    of_drafts = pruned.CONFIG, pruned.WEIGHTS, eagle_files.CONFIG, eagle_files.WEIGHTS
+    with writing(output):
+        for name in (*of_drafts, CURVE, CHECKPOINT, PICTURE):
+            (output / name).unlink(missing_ok=True)
 
 
 def train_draft(
@@ -128,9 +184,10 @@ def train_draft(
         f"{counted(len(trained), 'answer')}, {len(held_out)} held out"
     )
     objective = training.objective
-    with screen.bar("%") as bar:
+    # An interrupt closes it at once, so that it keeps what it has.
+    with closing(training.run(trained, held_out)) as points, screen.bar("%") as bar:
         task = bar.add_task("Training", total=100, completed=round(100 * training.share_done))
-        for point in training.run(trained, held_out):
+        for point in points:
             bar.update(task, completed=round(100 * training.share_done))
             if point is None:
                 continue
@@ -152,53 +209,90 @@ def _training(
     import torch
 
     from reason_spec.lab.drafts.head_student import HeadStudent
-    from reason_spec.lab.drafts.student import Student, evenly_spread
-    from reason_spec.lab.drafts.texts import frequent_tokens, target_tokenizer
+    from reason_spec.lab.drafts.student import Student
+    from reason_spec.lab.drafts.texts import target_tokenizer
     from reason_spec.lab.drafts.training import DraftTraining, TrainedDraft
     from reason_spec.lab.drafts.writing import Writing
 
-    base = resolve_model("target", settings.target.model)
-    num_layers, size = _shape_of(base)
-    layers = (
-        options.layers if isinstance(options.layers, tuple) else evenly_spread(num_layers, options.layers)
-    )
-    if layers[-1] >= num_layers:
-        raise SettingsError(f"--layers names {layers[-1]}, and the target has {num_layers} layers")
+    target, base = settings.target, resolve_model("target", settings.target.model)
+    config = read_config(target.model_copy(update={"model": base})).get_text_config()
     tokenizer = target_tokenizer(settings)
-    vocabulary = None
-    if options.vocabulary and options.vocabulary < size:
-        vocabulary = frequent_tokens(trained, tokenizer.special_ids, options.vocabulary, size)
+    vocabulary = _vocabulary(trained, tokenizer.special_ids, int(config.vocab_size), options, output)
     if options.threads is not None:
         torch.set_num_threads(options.threads)
     device = pick_device(options.device)
-    named = Path(settings.target.model).expanduser()
+    named = Path(target.model).expanduser()
     # A relative path would depend on where the draft is used.
-    name = (
-        str(named.resolve())
-        if settings.target.model != "embedded" and named.exists()
-        else settings.target.model
-    )
+    name = str(named.resolve()) if target.model != "embedded" and named.exists() else target.model
     student: TrainedDraft
     if options.kind == "head":
-        student = HeadStudent(base, name, vocabulary, device)
+        student = HeadStudent(
+            base,
+            name,
+            vocabulary,
+            device,
+            revision=target.revision,
+            trust_remote_code=target.trust_remote_code,
+        )
     else:
-        keep_target = options.objective != "cross-entropy"
-        student = Student(base, name, layers, vocabulary, device, keep_target=keep_target)
+        student = Student(
+            base,
+            name,
+            _chosen_layers(options, int(config.num_hidden_layers)),
+            vocabulary,
+            device,
+            keep_target=options.objective != "cross-entropy",
+            revision=target.revision,
+            trust_remote_code=target.trust_remote_code,
+        )
     writing = Writing(
         end_ids=tuple(sorted(tokenizer.eos_ids)),
         max_tokens=max(len(text.answer) for text in trained),
         temperature=settings.sampling.temperature or 1.0,
     )
+    if options.fresh:
+        discard_training(output)
     return DraftTraining(student, output, options.seconds, options.objective, writing)
 
 
-def _shape_of(base: str) -> tuple[int, int]:
-    """Return the numbers of layers and of tokens of a model."""
-    from reason_spec.engines.model_files import read_config
-    from reason_spec.settings import EngineSettings
+def _chosen_layers(options: TrainOptions, num_layers: int) -> tuple[int, ...]:
+    """Return the layers of a target that a draft begins as.
 
-    config = read_config(EngineSettings(model=base)).get_text_config()
-    return int(config.num_hidden_layers), int(config.vocab_size)
+    Raises:
+        SettingsError: the target has not so many.
+    """
+    from reason_spec.lab.drafts.student import evenly_spread
+
+    layers = options.layers
+    if isinstance(layers, int):
+        return evenly_spread(num_layers, layers)
+    if layers[-1] >= num_layers:
+        raise SettingsError(f"--layers names {layers[-1]}, and the target has {num_layers} layers")
+    return layers
+
+
+def _vocabulary(
+    trained: Sequence[TrainingText], always: Iterable[int], limit: int, options: TrainOptions, output: Path
+) -> list[int] | None:
+    """Return the ids of the tokens that a draft predicts; None for all.
+
+    A training that continues keeps its own, whatever answers there are now.
+    """
+    from reason_spec.engines.eagle_files import is_head
+    from reason_spec.engines.pruned import find_pruned
+    from reason_spec.engines.torch.eagle_head import EagleHead
+    from reason_spec.lab.drafts.texts import frequent_tokens
+
+    if not 0 < options.vocabulary < limit:
+        return None
+    kept: Sequence[int] = ()
+    if options.kind == "head" and is_head(output) and not options.fresh:
+        kept = EagleHead.load(output).tokens.tolist()
+    elif options.kind == "model" and not options.fresh and (draft := find_pruned(str(output))) is not None:
+        kept = draft.config.vocabulary or ()
+    if len(kept) == options.vocabulary:
+        return list(kept)
+    return frequent_tokens(trained, always, options.vocabulary, limit)
 
 
 def _report(curve: list[CurvePoint], output: Path, screen: Screen) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from reason_spec.engines.machine import auto_device
 from reason_spec.engines.model_files import cached_numbers_per_token, read_config, resolve_model
 from reason_spec.engines.vllm.arguments import on_cpu, parallel_sizes
-from reason_spec.loading import LOADING
+from reason_spec.loading import empty_causal_lm
 from reason_spec.settings import EngineSettings
 
 if TYPE_CHECKING:
@@ -21,10 +21,12 @@ _BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 class Footprint:
     """Sizes in bytes, over all ``num_devices`` that share the model.
 
-    ``cache_tokens`` is None if vLLM sizes the cache by the memory that is left.
+    ``folder`` is that of the model's files, or its id. ``cache_tokens`` is None if vLLM sizes the cache by
+    the memory that is left.
     """
 
     model: str
+    folder: str
     kind: str
     device: str
     num_devices: int
@@ -58,7 +60,8 @@ def footprint(name: str, settings: EngineSettings) -> Footprint:
     Raises:
         EngineError: the model's configuration cannot be read.
     """
-    config = read_config(settings.model_copy(update={"model": resolve_model(name, settings.model)}))
+    folder = resolve_model(name, settings.model)
+    config = read_config(settings.model_copy(update={"model": folder}))
     device, num_devices = _placement(settings)
     dtype = settings.dtype
     if dtype == "auto":
@@ -70,6 +73,7 @@ def footprint(name: str, settings: EngineSettings) -> Footprint:
     copied = _count_packed_twice(config) if packs else 0
     return Footprint(
         model=settings.model,
+        folder=folder,
         kind=settings.kind,
         device=device,
         num_devices=num_devices,
@@ -94,11 +98,7 @@ def _placement(settings: EngineSettings) -> tuple[str, int]:
 
 def _count_parameters(config: PretrainedConfig, settings: EngineSettings) -> int:
     """Count by building the model without memory for its weights; tied ones count once."""
-    import torch
-    from transformers import AutoModelForCausalLM
-
-    with LOADING, torch.device("meta"):
-        model: Any = AutoModelForCausalLM.from_config(config, trust_remote_code=settings.trust_remote_code)
+    model: Any = empty_causal_lm(config, trust_remote_code=settings.trust_remote_code)
     model.tie_weights()
     return sum(parameter.numel() for parameter in model.parameters())
 

@@ -26,6 +26,8 @@ _UNSUPPORTED: Final = (
     "trainable_token_indices",
 )
 """Options of PEFT's whose weights are more than a low-rank sum."""
+_CHANGING_THE_BASE: Final = ("pissa", "olora", "corda", "loftq", "lora_ga")
+"""Beginnings of values of ``init_lora_weights`` under which PEFT first changes the base model."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +62,13 @@ def find_adapter(model: str) -> LoraAdapter | None:
                 f"{place!r}: {name} is set, which is not supported; merge the adapter with PEFT "
                 "(merge_and_unload) and name the merged folder"
             )
+    initial = config.get("init_lora_weights")
+    if isinstance(initial, str) and initial.lower().startswith(_CHANGING_THE_BASE):
+        raise EngineError(
+            f"{place!r}: init_lora_weights is {initial!r}, so the adapter belongs to changed weights of its "
+            "base model; save it with path_initial_model_for_weight_conversion in PEFT's save_pretrained, or "
+            "merge it with PEFT (merge_and_unload) and name the merged folder"
+        )
     if not (folder / WEIGHTS).is_file():
         raise EngineError(f"adapter {model!r} has no {WEIGHTS}")
     return LoraAdapter(folder, base)

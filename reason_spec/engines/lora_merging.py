@@ -16,7 +16,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from reason_spec.engines.lora import CONFIG, WEIGHTS, scale_of
-from reason_spec.engines.model_files import read_json
+from reason_spec.engines.model_files import INDEX, WHOLE, copy_beside_weights, read_json, weight_files
 
 _PREFIX = "base_model.model."
 
@@ -34,12 +34,12 @@ def merge(base: Path, adapter: Path, folder: Path) -> None:
     if others:
         raise ValueError(f"{others[0]} is no part of a low-rank sum")
     folder.mkdir()
+    copy_beside_weights(base, folder)
+    files = weight_files(base)
+    if files != [base / WHOLE]:
+        shutil.copyfile(base / INDEX, folder / INDEX)
     left, done = set(modules), 0
-    for path in sorted(base.iterdir()):
-        if path.suffix != ".safetensors":
-            if path.is_file():
-                shutil.copyfile(path, folder / path.name)
-            continue
+    for path in files:
         tensors: dict[str, Tensor] = {}
         with safe_open(path, "pt") as file:
             names = list(file.keys())

@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import json
 import logging
+import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from reason_spec.engines.gguf import dequantized, find_gguf
 from reason_spec.engines.lora import find_adapter, merged
 from reason_spec.engines.model_package import find_packaged
-from reason_spec.engines.pruned import composed, find_pruned
+from reason_spec.engines.pruned import PrunedConfig, composed, find_pruned
 from reason_spec.errors import EngineError
 from reason_spec.settings import EngineSettings
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig
 
-INDEX = "model.safetensors.index.json"
+WHOLE, INDEX = "model.safetensors", "model.safetensors.index.json"
+"""The weights in one file, and the names of the files that hold them otherwise."""
+_BESIDE_WEIGHTS = (".json", ".jinja", ".txt", ".model", ".tiktoken", ".py")
+"""Endings of the files of configuration, tokenizer and code."""
 
 
 def resolve_model(name: str, model: str) -> str:
@@ -40,8 +44,7 @@ def resolve_model(name: str, model: str) -> str:
         if (adapter := find_adapter(model)) is not None:
             return str(merged(adapter, local_folder(resolve_model(name, adapter.base))))
         if (draft := find_pruned(model)) is not None:
-            # Where the base is the demonstration pair's, it is the target.
-            return str(composed(draft, local_folder(resolve_model("target", draft.config.base))))
+            return str(composed(draft, base_folder(draft.config)))
         return str(Path(model).expanduser()) if model.startswith("~") else model
     from reason_spec.pair import embedded_path
 
@@ -51,8 +54,11 @@ def resolve_model(name: str, model: str) -> str:
     raise EngineError(f"there is no embedded model for an engine called {name!r}; name a folder or an id")
 
 
-def local_folder(model: str) -> Path:
+def local_folder(model: str, revision: str | None = None) -> Path:
     """Return the folder of a model's files; those of a Hugging Face id are fetched.
+
+    Args:
+        revision: branch, tag or commit of an id.
 
     Raises:
         EngineError: they cannot be fetched.
@@ -62,9 +68,50 @@ def local_folder(model: str) -> Path:
     from huggingface_hub import snapshot_download
 
     try:
-        return Path(snapshot_download(model, allow_patterns=["*.json", "*.jinja", "*.safetensors"]))
+        folder = snapshot_download(
+            model,
+            revision=revision,
+            allow_patterns=["*.json", "*.jinja", "*.py", "*.safetensors"],
+            # The same weights once more, in another form.
+            ignore_patterns=["consolidated*"],
+        )
+        return Path(folder)
     except Exception as error:
         raise _not_fetched(model, "*.safetensors", error) from error
+
+
+def base_folder(config: PrunedConfig) -> Path:
+    """Return the folder of the model that a pruned draft was made of.
+
+    Raises:
+        EngineError, MissingDependencyError, SettingsError: as `resolve_model` and `local_folder` do.
+    """
+    # The demonstration pair has two models; drafts are made of its target.
+    return local_folder(resolve_model("target", config.base), config.revision)
+
+
+def weight_files(folder: Path) -> list[Path]:
+    """Return the files of the weights that transformers loads; others may hold the same ones in another form.
+
+    Raises:
+        EngineError: it has no safetensors.
+    """
+    if (whole := folder / WHOLE).is_file():
+        return [whole]
+    index = folder / INDEX
+    if not index.is_file():
+        raise EngineError(
+            f"{str(folder)!r} holds neither {WHOLE} nor {INDEX}; save the model there with save_pretrained "
+            "of transformers"
+        )
+    return [folder / name for name in sorted(set(read_json(index)["weight_map"].values()))]
+
+
+def copy_beside_weights(source: Path, folder: Path) -> None:
+    """Copy what a model's folder holds beside its weights: configuration, tokenizer and code."""
+    for path in source.iterdir():
+        if path.is_file() and path.suffix in _BESIDE_WEIGHTS and not path.name.endswith(".index.json"):
+            shutil.copyfile(path, folder / path.name)
 
 
 def read_config(settings: EngineSettings) -> PretrainedConfig:

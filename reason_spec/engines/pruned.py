@@ -12,11 +12,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+import platformdirs
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from reason_spec.engines.config_files import read_config_file
 from reason_spec.engines.model_cache import joined_with_base
-from reason_spec.engines.model_package import find_packaged
+from reason_spec.engines.model_package import PREFIX, find_packaged
 from reason_spec.errors import EngineError
 
 CONFIG: Final = "pruned_draft.json"
@@ -25,7 +26,8 @@ VOCABULARY: Final = "draft_vocabulary.json"
 """In the composed folder: the ids of the tokens that the draft predicts, ascending."""
 PER_LAYER: Final = ("layer_types", "no_rope_layers")
 """Entries of a model's configuration that have an item for each layer."""
-_LAYOUT: Final = 1
+_VERSIONS: Final = "versions"
+_LAYOUT: Final = 2
 """The version of the folders in the cache; older ones are not read."""
 
 
@@ -36,6 +38,7 @@ class PrunedConfig(BaseModel):
         base: name of the base model.
         layers: the base model's layers that the draft's began as, ascending.
         vocabulary: ids of the tokens that the draft predicts, ascending; None for all.
+        revision: branch, tag or commit of a base model of Hugging Face; None for its default.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -43,6 +46,7 @@ class PrunedConfig(BaseModel):
     base: str = Field(min_length=1)
     layers: tuple[int, ...] = Field(min_length=1)
     vocabulary: tuple[int, ...] | None = None
+    revision: str | None = None
 
     @model_validator(mode="after")
     def _ascending(self) -> PrunedConfig:
@@ -55,10 +59,11 @@ class PrunedConfig(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class PrunedDraft:
-    """A pruned draft in its folder."""
+    """A pruned draft in its folder; ``versions`` is the folder of what `draft adapt` writes."""
 
     folder: Path
     config: PrunedConfig
+    versions: Path
 
 
 def find_pruned(model: str) -> PrunedDraft | None:
@@ -67,7 +72,8 @@ def find_pruned(model: str) -> PrunedDraft | None:
     Raises:
         EngineError: its files cannot be used; the message names the file and the field.
     """
-    folder = find_packaged(model) or Path(model).expanduser()
+    packaged = find_packaged(model)
+    folder = packaged or Path(model).expanduser()
     place = folder / CONFIG
     if not place.is_file():
         return None
@@ -76,7 +82,11 @@ def find_pruned(model: str) -> PrunedDraft | None:
         raise EngineError(f"{str(place)!r}: base names the draft itself; train the draft again")
     if not (folder / WEIGHTS).is_file():
         raise EngineError(f"draft {model!r} has no {WEIGHTS}; train the draft again")
-    return PrunedDraft(folder, config)
+    versions = folder / _VERSIONS
+    if packaged is not None:
+        # What is learned from users does not belong into an installed package.
+        versions = platformdirs.user_data_path("reason-spec") / _VERSIONS / model.removeprefix(PREFIX)
+    return PrunedDraft(folder, config, versions)
 
 
 def composed(draft: PrunedDraft, base: Path) -> Path:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
 import signal
 import sys
+from collections.abc import Collection
 from pathlib import Path
 from typing import Final
 
@@ -14,7 +14,7 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from reason_spec.engines.model_files import INDEX, read_json
+from reason_spec.engines.model_files import copy_beside_weights, read_json, weight_files
 from reason_spec.engines.pruned import CONFIG, PER_LAYER, VOCABULARY, WEIGHTS, PrunedConfig
 
 _LAYER: Final = re.compile(r"\.layers\.\d+\.")
@@ -29,26 +29,15 @@ def compose(base: Path, draft: Path, folder: Path) -> None:
     config = PrunedConfig.model_validate_json((draft / CONFIG).read_bytes())
     weights = load_file(draft / WEIGHTS)
     tensors: dict[str, Tensor] = {}
-    in_layers: set[str] = set()
-    for path in sorted(base.glob("*.safetensors")):
+    for path in weight_files(base):
         with safe_open(path, "pt") as file:
-            for name in list(file.keys()):
-                if _LAYER.search(name):
-                    in_layers.add(_LAYER.sub(".layers.{}.", name, count=1))
-                else:
-                    tensors[name] = file.get_tensor(name)
-    expected = {name.replace("{}", str(layer)) for name in in_layers for layer in range(len(config.layers))}
-    if missing := expected - weights.keys():
-        raise ValueError(f"the draft has no {min(missing)}")
-    if unknown := weights.keys() - expected - tensors.keys():
-        raise ValueError(f"the base model has nothing like {min(unknown)}")
+            tensors |= {name: file.get_tensor(name) for name in list(file.keys()) if not _LAYER.search(name)}
+    check_names(weight_names(base), weights, len(config.layers))
     model_config = read_json(base / "config.json")
     _check(config, model_config)
     tensors |= weights
     folder.mkdir()
-    for path in base.iterdir():
-        if path.is_file() and path.suffix != ".safetensors" and path.name != INDEX:
-            shutil.copyfile(path, folder / path.name)
+    copy_beside_weights(base, folder)
     model_config["num_hidden_layers"] = len(config.layers)
     for name in PER_LAYER:
         if isinstance(kinds := model_config.get(name), list):
@@ -57,6 +46,34 @@ def compose(base: Path, draft: Path, folder: Path) -> None:
     if config.vocabulary is not None:
         (folder / VOCABULARY).write_text(json.dumps(config.vocabulary), encoding="utf-8")
     save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+
+
+def weight_names(folder: Path) -> list[str]:
+    """Return the names of the weights in a model's files.
+
+    Raises:
+        EngineError: it has no safetensors.
+    """
+    names: list[str] = []
+    for path in weight_files(folder):
+        with safe_open(path, "pt") as file:
+            names += list(file.keys())
+    return names
+
+
+def check_names(of_base: Collection[str], of_draft: Collection[str], num_layers: int) -> None:
+    """Check that a draft has each weight of ``num_layers`` layers of its base model, and no other weight.
+
+    Raises:
+        ValueError: it has not; the message names a weight.
+    """
+    others = {name for name in of_base if not _LAYER.search(name)}
+    in_layers = {_LAYER.sub(".layers.{}.", name, count=1) for name in {*of_base} - others}
+    expected = {name.replace("{}", str(layer)) for name in in_layers for layer in range(num_layers)}
+    if missing := expected - {*of_draft}:
+        raise ValueError(f"the draft has no {min(missing)}")
+    if unknown := {*of_draft} - expected - others:
+        raise ValueError(f"the base model has nothing like {min(unknown)}")
 
 
 def _check(config: PrunedConfig, model_config: dict[str, object]) -> None:

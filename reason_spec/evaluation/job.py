@@ -41,7 +41,8 @@ KeepTimeline: TypeAlias = Callable[[Timeline], None]
 class RunOptions:
     """Options of a run beside its settings; ``output`` None names a folder after the problems.
 
-    ``stop_samples``: the certainty at which no more samples of a problem are drawn; None draws all.
+    ``stop_samples``: the certainty at which no more samples of a problem are drawn; None draws all. ``anew``
+    says in messages how stored answers are written anew.
     """
 
     strategies: tuple[str, ...] = ()
@@ -52,6 +53,7 @@ class RunOptions:
     num_retries: int = 0
     timelines: bool = False
     stop_samples: float | None = None
+    anew: str = "--fresh solves anew"
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +162,7 @@ async def run_job(
         num_missing = len(job.missing())
         num_done = len(wanted) - num_missing
         if num_done:
-            view.say(_already_there(num_done, len(wanted), path))
+            view.say(_already_there(num_done, len(wanted), path, options.anew))
         try:
             if num_missing:
                 await solve_missing(job, backend or LocalBackend(), failures)
@@ -229,10 +231,10 @@ def _result(job: Job, failures: Sequence[Failure]) -> RunResult:
     )
 
 
-def _already_there(num_done: int, num_wanted: int, path: Path) -> str:
+def _already_there(num_done: int, num_wanted: int, path: Path, anew: str) -> str:
     if num_done < num_wanted:
         return f"{num_done} of {num_wanted} answers are in {path} already; the rest is solved now."
-    return f"All {num_wanted} answers are in {path} already: nothing is left to solve; --fresh solves anew."
+    return f"All {num_wanted} answers are in {path} already: nothing is left to solve; {anew}."
 
 
 def _mention_omissions(sources: Sources, view: RunView) -> None:

@@ -16,8 +16,11 @@ from rich.console import Console
 from reason_spec.cli import doctor
 from reason_spec.cli.doctor import Check
 from reason_spec.engines.machine import available_memory_bytes
+from reason_spec.engines.model_files import resolve_model
 from reason_spec.settings import EngineSettings, Settings
 from tests.cli_runner import invoke, succeed
+from tests.engines.test_pruned import save_draft
+from tests.engines.tiny_models import save_model
 
 ON_CPU = ("--set", "target.device=cpu", "--set", "draft.device=cpu")
 
@@ -142,6 +145,13 @@ def test_models_of_one_device_are_counted_together(monkeypatch: pytest.MonkeyPat
     settings = Settings(target=EngineSettings(device="cpu"), draft=EngineSettings(device="cpu"))
     *_, memory = doctor.check_models(settings)
     assert memory.status == "fail"
+
+
+def test_the_folder_of_a_composed_draft_is_printed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    draft = str(save_draft(save_model("llama", tmp_path / "base"), tmp_path / "draft"))
+    found = doctor.check_model("draft", EngineSettings(model=draft, device="cpu"), Counter()).found
+    assert found.startswith(f"{draft} (files in {resolve_model('draft', draft)}) in torch on cpu")
 
 
 def test_a_served_model_needs_nothing_here() -> None:

@@ -4,22 +4,28 @@ from __future__ import annotations
 
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
+from typing import Literal
 
 import pytest
 import torch
 from typer.testing import CliRunner
 
 from reason_spec.accelerator.answer_store import AnswerStore, StoredAnswer
-from reason_spec.cli.draft_screens import parse_layers
+from reason_spec.cli.draft_screens import TrainOptions, _vocabulary, parse_layers
 from reason_spec.cli.main import app
 from reason_spec.engines.model_files import resolve_model
 from reason_spec.engines.tokenizer import load_tokenizer
 from reason_spec.engines.weights import identify_model
+from reason_spec.lab.drafts.head_student import HeadStudent
 from reason_spec.lab.drafts.student import Student
+from reason_spec.lab.drafts.texts import TrainingText
 from reason_spec.settings import EngineSettings
 from reason_spec.suffix.tenant_file import StoreKey
 from tests.engines.tiny_models import save_model
+
+CPU = torch.device("cpu")
 
 
 @pytest.fixture
@@ -43,18 +49,87 @@ def test_a_draft_is_trained_continued_and_loaded(arguments: list[str], tmp_path:
         "answers", "curve.jsonl", "curve.png", "layers.safetensors", "pruned_draft.json",
     }  # fmt: skip
     assert (Path(resolve_model("draft", str(tmp_path / "draft"))) / "config.json").exists()
-    again = CliRunner().invoke(app, [*arguments, "--json"])
+    kept = json.loads((tmp_path / "draft" / "pruned_draft.json").read_text())["vocabulary"]
+    questions = tmp_path / "questions.jsonl"
+    questions.write_text(questions.read_text() + json.dumps({"question": "WHY WAS IT ZERO?"}) + "\n")
+    again = CliRunner().invoke(app, [*arguments, "--hours", "0.0006", "--json"])
     assert again.exit_code == 0, again.output
     found = json.loads(again.stdout)
     assert found["best"]["num_tokens"] > 0
     assert len(found["best"]["accepted"]) == 8
-    other = tmp_path / "draft" / "notes.txt"
+    after = json.loads((tmp_path / "draft" / "pruned_draft.json").read_text())["vocabulary"]
+    assert after == kept, "more questions have other frequent tokens"
+
+
+def test_a_training_begins_anew_only_with_fresh_which_keeps_the_answers(
+    arguments: list[str], tmp_path: Path
+) -> None:
+    folder = tmp_path / "draft"
+    assert CliRunner().invoke(app, arguments).exit_code == 0
+    answers, other = (folder / "answers" / "results.jsonl").read_text(), folder / "notes.txt"
     other.write_text("mine")
-    anew = CliRunner().invoke(app, [*arguments, "--fresh", "--hours", "0", "--json"])
+
+    refused = CliRunner().invoke(app, [*arguments, "--fresh", "--max-tokens", "13"])
+    shown = " ".join(refused.output.split())
+    assert "sampling.max_tokens was 12 and is now 13" in shown
+    assert f"or delete {folder / 'answers'} to have them written anew." in shown
+    assert (folder / "layers.safetensors").exists(), "nothing is deleted before the training begins"
+
+    (folder / "checkpoint.pt").unlink()
+    lost = CliRunner().invoke(app, arguments)
+    assert "holds a draft without checkpoint.pt" in " ".join(lost.output.split())
+    answered = CliRunner().invoke(app, [*arguments, "--hours", "0", "--json"])
+    assert json.loads(answered.stdout)["num_answers"] == 6, "nothing is trained in no time"
+
+    before = (folder / "curve.jsonl").read_text()
+    anew = CliRunner().invoke(app, [*arguments, "--fresh", "--vocabulary", "90"])
     assert anew.exit_code == 0, anew.output
-    assert json.loads(anew.stdout)["num_answers"] == 6, "nothing is trained in no time"
+    assert len(json.loads((folder / "pruned_draft.json").read_text())["vocabulary"]) == 90
+    assert not (folder / "curve.jsonl").read_text().startswith(before)
+    assert (folder / "answers" / "results.jsonl").read_text() == answers
     assert other.exists()
-    assert not (tmp_path / "draft" / "layers.safetensors").exists()
+
+
+@pytest.mark.parametrize("kind", ["model", "head"])
+def test_a_training_that_continues_keeps_the_tokens_that_its_draft_predicts(
+    kind: Literal["model", "head"], tmp_path: Path
+) -> None:
+    target, kept = str(save_model("llama", tmp_path / "target")), list(range(30, 130))
+    if kind == "head":
+        HeadStudent(target, target, kept, CPU).save(tmp_path)
+    else:
+        Student(target, target, (1,), kept, CPU).save(tmp_path)
+    options = TrainOptions(kind, 1.0, 1, 100, "cross-entropy", 1, 1, "cpu", None, fresh=False)
+    texts = [TrainingText((1, 2), (200,))]
+
+    def chosen(options: TrainOptions) -> list[int] | None:
+        return _vocabulary(texts, (), 272, options, tmp_path)
+
+    frequent = [*range(99), 200]
+    assert chosen(options) == kept
+    assert chosen(replace(options, fresh=True)) == frequent
+    assert chosen(replace(options, vocabulary=99)) == [*range(98), 200]
+    assert chosen(replace(options, vocabulary=0)) is None
+
+
+@pytest.mark.parametrize(
+    ("model", "more", "message"),
+    [
+        ("llama", ["--layers", "0,99"], "--layers names 99, and the target has 2 layers"),
+        ("llama", ["--device", "nowhere"], "device 'nowhere' cannot be used"),
+        ("gpt2", [], "has no list of layers like Llama's"),
+        ("gpt2", ["--kind", "head"], "are not made like Llama's"),
+        ("mixtral", [], "other names for its weights than its files, as for a mixture of experts"),
+    ],
+)
+def test_a_training_that_must_fail_is_refused_before_the_target_answers(
+    arguments: list[str], model: str, more: list[str], message: str, tmp_path: Path
+) -> None:
+    target = save_model(model, tmp_path / "other")
+    result = CliRunner().invoke(app, [*arguments, "--target", str(target), *more])
+    assert result.exit_code != 0
+    assert message in " ".join(result.output.split())
+    assert not (tmp_path / "draft").exists()
 
 
 def test_a_phased_training_says_what_it_turns_to(arguments: list[str], tmp_path: Path) -> None:
@@ -120,7 +195,7 @@ def served_draft(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     target = str(save_model("llama", tmp_path / "target"))
     draft = tmp_path / "draft"
     draft.mkdir()
-    Student(target, target, (1,), None, torch.device("cpu")).save(draft)
+    Student(target, target, (1,), None, CPU).save(draft)
     key = StoreKey(
         identify_model("target", EngineSettings(model=target)), load_tokenizer(target).tokenizer_id
     )

@@ -15,6 +15,7 @@ import pytest_asyncio
 import torch
 from safetensors.torch import load_file, save_file
 
+from reason_spec.engines import model_package
 from reason_spec.engines.draft_versions import DraftVersions, VersionInfo, VersionVerdict
 from reason_spec.engines.generation import EngineRequest
 from reason_spec.engines.model_files import resolve_model
@@ -30,7 +31,7 @@ from tests.engines.tiny_models import save_model, write
 one_loop = pytest.mark.asyncio(loop_scope="module")
 
 PROMPT = Prefix((65, 66, 67, 68))
-INFO = VersionInfo(parent=0, last_answer=9, tokens_per_pass_before=2.0, tokens_per_pass=2.5)
+INFO = VersionInfo(parent=0, tokens_per_pass_before=2.0, tokens_per_pass=2.5)
 
 
 @pytest.fixture(scope="module")
@@ -176,8 +177,39 @@ def test_the_newest_accepted_version_is_current_and_older_ones_are_deleted(
         assert made.number == number
     assert versions.current.number == 3
     assert versions.untried is None
-    assert versions.current.info == INFO
+    assert versions.current.info is not None
+    assert versions.current.info.tokens_per_pass == INFO.tokens_per_pass
     assert [one.number for one in versions.all()] == [3, 4]
+
+
+def test_versions_of_a_draft_that_was_trained_again_are_not_used(
+    own_draft: PrunedDraft, tmp_path: Path
+) -> None:
+    versions = DraftVersions(own_draft)
+    made = versions.publish(other_layers(own_draft, tmp_path / "made"), INFO)
+    versions.decide(made, VersionVerdict(accepted=True, reason="tried"))
+    versions.note_seen(7, 40)
+    assert (versions.current.number, versions.last_seen(7), versions.last_seen(8)) == (1, 40, 0)
+    shutil.copyfile(made.layers, own_draft.folder / WEIGHTS)
+    again = DraftVersions(own_draft)
+    assert (again.all(), again.current.number, again.last_seen(7)) == ([], 0, 0)
+    newer = again.publish(other_layers(own_draft, tmp_path / "made"), INFO)
+    assert again.all() == [newer]
+    assert newer.number == 2
+    assert not made.folder.exists()
+
+
+def test_versions_of_a_packaged_draft_are_in_the_users_folder(
+    own_draft: PrunedDraft, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
+    monkeypatch.setattr(model_package, "packaged_folders", lambda: {"models:tiny": own_draft.folder})
+    packaged = find_pruned("models:tiny")
+    assert packaged is not None
+    made = DraftVersions(packaged).publish(other_layers(own_draft, tmp_path / "made"), INFO)
+    assert made.folder == tmp_path / "data" / "reason-spec" / "versions" / "tiny" / "1"
+    DraftVersions(packaged).check(made)
+    assert {path.name for path in own_draft.folder.iterdir()} == {CONFIG, WEIGHTS}
 
 
 def test_a_version_with_a_damaged_verdict_or_other_layers_is_not_used(

@@ -12,10 +12,11 @@ from safetensors.torch import load_file, save_file
 
 from reason_spec.engines.factory import create_engine
 from reason_spec.engines.lora import CONFIG, WEIGHTS, find_adapter, scale_of
-from reason_spec.engines.model_files import resolve_model
+from reason_spec.engines.model_files import INDEX, resolve_model
 from reason_spec.errors import EngineError
 from reason_spec.settings import EngineSettings
 from reason_spec.types import Prefix
+from tests.engines.test_pruned import in_two_forms
 from tests.engines.tiny_models import save_model
 
 RANK = 2
@@ -61,6 +62,15 @@ def test_a_merged_model_has_the_low_rank_sum_added_and_all_else_unchanged(base: 
         else:
             assert torch.equal(after[name], weight)
     assert (folder / "config.json").read_text() == (base / "config.json").read_text()
+    assert (folder / "tokenizer.json").exists()
+
+
+def test_only_the_weights_that_are_loaded_are_merged(base: Path, tmp_path: Path) -> None:
+    save_adapter(base, tmp_path / "adapter")
+    shards = in_two_forms(base)
+    folder = Path(resolve_model("target", str(tmp_path / "adapter")))
+    assert {path.name for path in folder.iterdir() if path.suffix in (".safetensors", ".bin")} == shards
+    assert (folder / INDEX).read_text() == (base / INDEX).read_text()
     assert (folder / "tokenizer.json").exists()
 
 
@@ -127,6 +137,8 @@ def test_the_scale_follows_the_configuration_and_the_rank(
         ({"use_dora": True}, "use_dora is set.*merge_and_unload"),
         ({"modules_to_save": ["lm_head"]}, "modules_to_save is set"),
         ({"lora_bias": True}, "lora_bias is set"),
+        ({"init_lora_weights": "pissa_niter_16"}, "init_lora_weights is 'pissa_niter_16'.*_conversion"),
+        ({"init_lora_weights": "OLoRA"}, "init_lora_weights is 'OLoRA'.*merge_and_unload"),
     ],
 )
 def test_an_adapter_that_cannot_be_merged_is_refused_by_field(

@@ -14,7 +14,7 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 from reason_spec.engines.generation import EngineRequest, Score
-from reason_spec.engines.model_files import resolve_model
+from reason_spec.engines.model_files import INDEX, WHOLE, resolve_model
 from reason_spec.engines.pruned import CONFIG, WEIGHTS, find_pruned
 from reason_spec.engines.tokenizer import load_tokenizer
 from reason_spec.engines.torch.load import load_model
@@ -71,6 +71,43 @@ def test_a_composed_draft_is_the_base_model_without_the_other_layers(base: Path,
     with torch.inference_mode():
         assert torch.equal(found(tokens, use_cache=False).logits, expected(tokens, use_cache=False).logits)
     assert (Path(folder) / "tokenizer.json").exists()
+
+
+def in_two_forms(base: Path) -> set[str]:
+    """Divide the weights of a model into shards, and put the same ones beside them under other names.
+
+    Returns:
+        The names of the shards.
+    """
+    weights = load_file(base / WHOLE)
+    (base / WHOLE).unlink()
+    renamed = {name.removeprefix("model."): one for name, one in weights.items()}
+    save_file(renamed, base / "consolidated.safetensors")
+    (base / "pytorch_model.bin").write_bytes(b"once more")
+    of_shard: dict[str, dict[str, torch.Tensor]] = {}
+    index = {name: f"model-{number % 2}.safetensors" for number, name in enumerate(weights)}
+    for name, shard in index.items():
+        of_shard.setdefault(shard, {})[name] = weights[name]
+    for shard, tensors in of_shard.items():
+        save_file(tensors, base / shard, metadata={"format": "pt"})
+    (base / INDEX).write_text(json.dumps({"weight_map": index}))
+    return set(of_shard)
+
+
+def test_only_the_weights_that_are_loaded_are_composed(base: Path, tmp_path: Path) -> None:
+    draft = save_draft(base, tmp_path / "draft")
+    whole = Path(resolve_model("draft", str(draft)))
+    in_two_forms(base)
+    folder = Path(resolve_model("draft", str(draft)))
+    assert folder != whole
+    assert {path.name for path in folder.iterdir()} == {path.name for path in whole.iterdir()}
+    found, expected = load_file(folder / WHOLE), load_file(whole / WHOLE)
+    assert found.keys() == expected.keys()
+    assert all(torch.equal(found[name], one) for name, one in expected.items())
+    for path in base.glob("model*"):
+        path.unlink()
+    with pytest.raises(EngineError, match=f"holds neither {WHOLE} nor {INDEX}"):
+        resolve_model("draft", str(draft))
 
 
 def serve(folder: Path) -> Scheduler:

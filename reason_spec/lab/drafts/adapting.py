@@ -17,8 +17,8 @@ from typing import Final
 import torch
 
 from reason_spec.accelerator.answer_store import AnswerStore, StoredAnswer
-from reason_spec.engines.draft_versions import FOLDER, DraftVersion, DraftVersions, VersionInfo
-from reason_spec.engines.model_files import local_folder, resolve_model
+from reason_spec.engines.draft_versions import DraftVersion, DraftVersions, VersionInfo
+from reason_spec.engines.model_files import base_folder
 from reason_spec.engines.pruned import PrunedDraft
 from reason_spec.errors import DataError
 from reason_spec.lab.drafts.student import Student
@@ -90,9 +90,14 @@ class DraftAdapter:
         self._clock = clock
         self._versions = DraftVersions(draft)
         config = draft.config
-        base = local_folder(resolve_model("target", config.base))
-        self._student = Student(str(base), config.base, config.layers, config.vocabulary, device)
-        self._last_seen = 0
+        self._student = Student(
+            str(base_folder(config)),
+            config.base,
+            config.layers,
+            config.vocabulary,
+            device,
+            revision=config.revision,
+        )
 
     def next_round(self) -> AdaptationRound | str:
         """Choose the answers of the next round; or return what it waits for.
@@ -102,9 +107,7 @@ class DraftAdapter:
         """
         if (untried := self._versions.untried) is not None:
             return f"version {untried.number} has not been tried by the server yet"
-        infos = [one.info for one in self._versions.all()]
-        seen = max([self._last_seen, *(info.last_answer for info in infos if info is not None)])
-        new = self._store.newest(_MOST_NEW, after=seen)
+        new = self._store.newest(_MOST_NEW, after=self._versions.last_seen(self._store.id))
         if len(new) < LEAST_NEW:
             return f"{len(new)} of {LEAST_NEW} new answers"
         if len({answer.prompt for answer in new}) < 2:
@@ -130,7 +133,7 @@ class DraftAdapter:
         Raises:
             DataError: a file cannot be read or written.
         """
-        scratch = self._draft.folder / FOLDER / "unfinished"
+        scratch = self._draft.versions / "unfinished"
         try:
             shutil.rmtree(scratch, ignore_errors=True)
             scratch.mkdir(parents=True)
@@ -146,7 +149,6 @@ class DraftAdapter:
                 num_checks=_NUM_CHECKS,
             )
             yield from training.run(chosen.trained, chosen.held_out)
-            self._last_seen = chosen.last_answer
             after = max((point.tokens_per_pass for point in training.curve), default=0.0)
             version = None
             if after >= _LEAST_GAIN * before:
@@ -154,11 +156,11 @@ class DraftAdapter:
                 (scratch / CURVE).unlink()
                 info = VersionInfo(
                     parent=chosen.start.number,
-                    last_answer=chosen.last_answer,
                     tokens_per_pass_before=before,
                     tokens_per_pass=after,
                 )
                 version = self._versions.publish(scratch, info)
+            self._versions.note_seen(self._store.id, chosen.last_answer)
             yield RoundResult(before, after, version)
         except OSError as error:
             place = error.filename or scratch

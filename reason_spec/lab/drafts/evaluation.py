@@ -43,7 +43,7 @@ from reason_spec.lab.drafts.step_acceptance import (
     judge_steps,
     step_acceptance,
 )
-from reason_spec.lab.drafts.texts import TrainingText, target_tokenizer
+from reason_spec.lab.drafts.texts import TrainingText, target_tokenizer, texts_of
 from reason_spec.lab.drafts.token_acceptance import ModelPair, TokenAcceptance
 from reason_spec.settings import Settings
 from reason_spec.types import Problem, Verdict
@@ -131,15 +131,8 @@ class _Answers:
         return 1.0 - left / all_tokens
 
     def texts(self, settings: Settings, problems: Sequence[Problem]) -> list[TrainingText]:
-        """Return the target's answers with their prompts, in its tokens."""
-        tokenizer, by_id = target_tokenizer(settings), {problem.id: problem for problem in problems}
-        return [
-            TrainingText(
-                tuple(tokenizer.encode_chat(messages_for(by_id[outcome.id], settings))), outcome.token_ids
-            )
-            for outcome in self.kept[BASELINE]
-            if outcome.token_ids
-        ]
+        """Return the target's own words with their prompts, in its tokens."""
+        return texts_of(settings, problems, self.kept[BASELINE])
 
     def whole_steps(self) -> dict[str, list[StepRecord]]:
         """Return the target's steps before a loop, by problem."""

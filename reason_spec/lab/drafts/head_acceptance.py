@@ -21,18 +21,21 @@ class HeadPair:
     """Target and head in this process, for whole texts.
 
     Raises:
-        EngineError: a file of the head is missing or damaged.
+        EngineError: a file of the head is missing or damaged, or the target cannot be loaded.
         UnsupportedModelError: the target's layers are not made like Llama's.
     """
 
     def __init__(self, settings: Settings) -> None:
         head = EagleHead.load(drafter_folder(settings.draft.model))
         self._tokens = head.tokens
+        target = settings.target
         self._student = HeadStudent(
-            resolve_model("target", settings.target.model),
-            settings.target.model,
+            resolve_model("target", target.model),
+            target.model,
             head.tokens.tolist(),
-            pick_device(settings.target.device),
+            pick_device(target.device),
+            revision=target.revision,
+            trust_remote_code=target.trust_remote_code,
         )
         self._student.load(head)
 

@@ -22,9 +22,8 @@ from reason_spec.engines.torch.eagle_head import EagleHead
 from reason_spec.engines.torch.sublayers import layers_of
 from reason_spec.lab.drafts.objectives import Loss
 from reason_spec.lab.drafts.schedule import Objective
-from reason_spec.lab.drafts.student import Agreement
+from reason_spec.lab.drafts.student import Agreement, load_target
 from reason_spec.lab.drafts.texts import IGNORED, PaddedBatch, TrainingText
-from reason_spec.loading import load_causal_lm
 
 NUM_STEPS: Final = 4
 """Draft steps of the training."""
@@ -96,13 +95,25 @@ class HeadStudent:
         base: folder of the target.
         name: how the target is named by users; kept in the head's configuration.
         vocabulary: ids of the tokens that it predicts, ascending; None for all.
+        revision: branch, tag or commit, if ``base`` is an id of Hugging Face.
+        trust_remote_code: run code that comes with the target.
 
     Raises:
-        UnsupportedModelError: the target's layers are not made like Llama's.
+        EngineError: the target cannot be loaded.
+        UnsupportedModelError: its layers are not made like Llama's.
     """
 
-    def __init__(self, base: str, name: str, vocabulary: Sequence[int] | None, device: torch.device) -> None:
-        module: Any = load_causal_lm(base, torch.float32)
+    def __init__(
+        self,
+        base: str,
+        name: str,
+        vocabulary: Sequence[int] | None,
+        device: torch.device,
+        *,
+        revision: str | None = None,
+        trust_remote_code: bool = False,
+    ) -> None:
+        module = load_target(base, name, revision, trust_remote_code=trust_remote_code)
         layers_of(name, module)
         self.module = module.requires_grad_(False).to(device).eval()
         config = module.config

@@ -14,7 +14,9 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from reason_spec.engines.machine import mixed_precision
+from reason_spec.engines.model_files import not_loadable
 from reason_spec.engines.pruned import CONFIG, PER_LAYER, WEIGHTS, PrunedConfig
+from reason_spec.engines.pruned_composing import check_names, weight_names
 from reason_spec.engines.torch.trimmed_head import TrimmedHead
 from reason_spec.errors import DataError, UnsupportedModelError
 from reason_spec.lab.drafts.objectives import Loss, cross_entropy, forward_kl
@@ -91,6 +93,55 @@ def pruned_copy(module: Any, layers: Sequence[int]) -> Any:
     return copy
 
 
+def load_target(base: str, name: str, revision: str | None, *, trust_remote_code: bool) -> Any:
+    """Return the target in float32.
+
+    Raises:
+        EngineError: it cannot be loaded.
+    """
+    try:
+        return load_causal_lm(base, torch.float32, revision=revision, trust_remote_code=trust_remote_code)
+    except Exception as error:
+        raise not_loadable(name, error) from error
+
+
+def check_layers(module: Any, name: str) -> None:
+    """Check that drafts can be pruned from a model.
+
+    Raises:
+        UnsupportedModelError: its layers are not where Llama's are.
+    """
+    inner = getattr(module, "model", None)
+    if not isinstance(getattr(inner, "layers", None), nn.ModuleList) or not hasattr(inner, "norm"):
+        raise UnsupportedModelError(
+            f"model {name!r} ({type(module).__name__}) has no list of layers like Llama's, so no draft "
+            "can be pruned from it"
+        )
+
+
+def check_weights(module: Any, name: str, folder: Path, layers: Sequence[int]) -> None:
+    """Check that a draft of some layers could be composed with the files of its target.
+
+    Args:
+        module: the target, with or without memory for its weights; see `check_layers`.
+        folder: its files.
+
+    Raises:
+        EngineError: it has no safetensors.
+        UnsupportedModelError: transformers has other names for its weights than the files.
+    """
+    parts = {f"layers.{place}": module.model.layers[layer] for place, layer in enumerate(layers)}
+    parts["norm"] = module.model.norm
+    of_draft = [f"model.{part}.{key}" for part, own in parts.items() for key, _ in own.named_parameters()]
+    try:
+        check_names(weight_names(folder), of_draft, len(layers))
+    except ValueError as error:
+        raise UnsupportedModelError(
+            f"no draft can be pruned from model {name!r}: transformers has other names for its weights than "
+            f"its files, as for a mixture of experts ({error}); use --kind head"
+        ) from None
+
+
 class Student:
     """The trained layers, and the target's weights around them.
 
@@ -100,8 +151,11 @@ class Student:
         layers: the target's layers that it begins as, ascending.
         vocabulary: ids of the tokens that it predicts, ascending; None for all.
         keep_target: keep the whole target in memory, for `target_logits`.
+        revision: branch, tag or commit, if ``base`` is an id of Hugging Face.
+        trust_remote_code: run code that comes with the target.
 
     Raises:
+        EngineError: the target cannot be loaded.
         UnsupportedModelError: the target's layers are not where Llama's are.
     """
 
@@ -114,18 +168,19 @@ class Student:
         device: torch.device,
         *,
         keep_target: bool = False,
+        revision: str | None = None,
+        trust_remote_code: bool = False,
     ) -> None:
         from transformers import GenerationConfig
 
-        target: Any = load_causal_lm(base, torch.float32)
-        inner: Any = getattr(target, "model", None)
-        if not isinstance(getattr(inner, "layers", None), nn.ModuleList) or not hasattr(inner, "norm"):
-            raise UnsupportedModelError(
-                f"model {name!r} ({type(target).__name__}) has no list of layers like Llama's, so no draft "
-                "can be pruned from it"
-            )
+        target = load_target(base, name, revision, trust_remote_code=trust_remote_code)
+        check_layers(target, name)
+        inner = target.model
         self.config = PrunedConfig(
-            base=name, layers=tuple(layers), vocabulary=None if vocabulary is None else tuple(vocabulary)
+            base=name,
+            layers=tuple(layers),
+            vocabulary=None if vocabulary is None else tuple(vocabulary),
+            revision=revision,
         )
         self._device = device
         target.requires_grad_(False).to(device)

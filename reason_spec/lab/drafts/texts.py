@@ -7,22 +7,28 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
+from itertools import takewhile
 from pathlib import Path
 from typing import Final, NamedTuple, Self
 
 import torch
 from torch import Tensor
 
+from reason_spec.accelerator.thinking import ThinkingOptions
+from reason_spec.engines.chat_template import ChatOptions
 from reason_spec.engines.model_files import resolve_model
 from reason_spec.engines.tokenizer import HuggingFaceTokenizer, load_tokenizer
-from reason_spec.errors import DataError
+from reason_spec.errors import DataError, ResumeError
 from reason_spec.evaluation.grouping import BASELINE
 from reason_spec.evaluation.job import RunOptions, run_job
+from reason_spec.evaluation.outcome import Outcome, StepRecord
 from reason_spec.evaluation.prompts import messages_for
+from reason_spec.evaluation.records import other_or_fresh
 from reason_spec.evaluation.sources import Sources
 from reason_spec.evaluation.store import RESULTS, read_outcomes
 from reason_spec.evaluation.view import RunView
 from reason_spec.settings import Settings
+from reason_spec.types import Problem
 
 IGNORED: Final = -100
 """The label of a token without a loss, as `torch.nn.functional.cross_entropy` has it."""
@@ -54,34 +60,58 @@ async def answered_texts(
     *,
     concurrency: int,
     samples: int,
-    fresh: bool = False,
 ) -> list[TrainingText]:
     """Let the target answer all problems into a run folder; return its answers. A stopped run continues.
-
-    Args:
-        fresh: delete earlier answers first.
 
     Raises:
         DataError: the folder cannot be written, or no answer has a token.
         EngineError: the target fails.
         ResumeError: the folder belongs to another run.
     """
-    options = RunOptions((BASELINE,), samples, concurrency, folder, fresh, num_retries=2)
-    await run_job(settings, sources, options, view)
-    tokenizer = target_tokenizer(settings)
-    prompts = {
-        problem.id: tuple(tokenizer.encode_chat(messages_for(problem, settings)))
-        for problem in sources.problems
-    }
-    texts = [
-        TrainingText(prompts[outcome.id], outcome.token_ids)
-        for outcome in read_outcomes(folder / RESULTS)
-        if outcome.token_ids and outcome.id in prompts
-    ]
+    anew = f"delete {folder} to have them written anew"
+    options = RunOptions((BASELINE,), samples, concurrency, folder, num_retries=2, anew=anew)
+    try:
+        await run_job(settings, sources, options, view)
+    except ResumeError as error:
+        # Training anew keeps the answers: they take the longest.
+        remedy = f"Name another folder with --output, or {anew}."
+        raise ResumeError(str(error).replace(other_or_fresh(), remedy)) from None
+    texts = texts_of(settings, sources.problems, read_outcomes(folder / RESULTS))
     if not texts:
         raise DataError(f"{folder}: the target wrote no token; give problems that it answers")
     # The order of answers depends on their lengths, which would sort what is held out.
     return sorted(texts, key=lambda text: (text.prompt, text.answer))
+
+
+def texts_of(
+    settings: Settings, problems: Iterable[Problem], outcomes: Iterable[Outcome]
+) -> list[TrainingText]:
+    """Return the target's own words in its answers, with the prompts that it got.
+
+    Text that was inserted before its first word is part of the prompt. An answer ends where text was inserted
+    later, since a draft is to learn from the target alone.
+    """
+    tokenizer = target_tokenizer(settings)
+    options = ChatOptions(arguments=ThinkingOptions().chat_arguments({}, settings.thinking))
+    prompts = {
+        problem.id: tokenizer.encode_chat(messages_for(problem, settings), options) for problem in problems
+    }
+    texts = []
+    for outcome in outcomes:
+        before = tuple(takewhile(_is_inserted, outcome.steps))
+        own = takewhile(lambda step: not _is_inserted(step), outcome.steps[len(before) :])
+        answer = _tokens_of(own)
+        if answer and outcome.id in prompts:
+            texts.append(TrainingText(prompts[outcome.id] + _tokens_of(before), answer))
+    return texts
+
+
+def _is_inserted(step: StepRecord) -> bool:
+    return step.origin == "inserted"
+
+
+def _tokens_of(steps: Iterable[StepRecord]) -> tuple[int, ...]:
+    return tuple(token for step in steps for token in step.token_ids)
 
 
 def hold_out(

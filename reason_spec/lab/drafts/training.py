@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import random
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from itertools import count
 from pathlib import Path
@@ -14,6 +15,7 @@ from typing import Any, Final, Protocol
 
 import torch
 from pydantic import BaseModel
+from safetensors import SafetensorError
 from torch import nn
 
 from reason_spec.errors import DataError
@@ -31,6 +33,8 @@ _NUM_WRITTEN = 32
 _RATE, _WARM_UP, _LAST_RATE = 1e-3, 0.02, 0.05
 """Learning rate, the share of the time in which it rises, and its last value as a share of it."""
 _NUM_CHECKS = 40
+_KEEP_SECONDS = 300.0
+"""Training time after which a checkpoint is written, at the latest."""
 NUM_DRAFTS: Final = 8
 """Drafted tokens in a row whose acceptance is measured."""
 
@@ -126,6 +130,7 @@ class DraftTraining:
         self.spent, self._num_batches, self._num_tokens = 0.0, 0, 0
         self.curve: list[CurvePoint] = []
         self._continue()
+        self._kept_seconds, self._num_kept = self.spent, self._num_batches
 
     @property
     def share_done(self) -> float:
@@ -137,13 +142,29 @@ class DraftTraining:
 
     def run(
         self, texts: Sequence[TrainingText], held_out: Sequence[TrainingText]
+    ) -> Generator[CurvePoint | None]:
+        """Train to the end; yields a point where one was measured, else None after each batch.
+
+        Where it is interrupted or closed before, a checkpoint is written.
+
+        Raises:
+            DataError: a file cannot be written.
+        """
+        try:
+            yield from self._run(texts, held_out)
+        except (KeyboardInterrupt, GeneratorExit):
+            self._keep()
+            raise
+
+    def _run(
+        self, texts: Sequence[TrainingText], held_out: Sequence[TrainingText]
     ) -> Iterator[CurvePoint | None]:
-        """Train to the end; yields a point where one was measured, else None after each batch."""
         checks = list(batches(held_out, _BATCH_TOKENS, 0))
         stream = self._stream(texts)
         losses: list[float] = []
         num_new, due = 0, self._next_due()
-        while self.share_done < 1.0:
+        # A stopped training may be given less time than it has had; it has a point all the same.
+        while self.share_done < 1.0 or not self.curve:
             started = self._clock()
             total, num_tokens = self._train(next(stream))
             losses.append(total)
@@ -152,6 +173,8 @@ class DraftTraining:
             self._num_tokens += num_tokens
             self.spent += self._clock() - started
             if self.share_done < due:
+                if self.spent - self._kept_seconds >= _KEEP_SECONDS:
+                    self._keep()
                 yield None
                 continue
             yield self._measure(checks, sum(losses) / max(1, num_new))
@@ -211,11 +234,23 @@ class DraftTraining:
             self.spent, self._num_tokens, train_loss, found.loss, found.accepted, self.objective
         )
         best = max((one.tokens_per_pass for one in self.curve), default=0.0)
+        with _explained(self.folder):
+            if point.tokens_per_pass > best:
+                self.student.save(self.folder)
+            with (self.folder / CURVE).open("a", encoding="utf-8") as file:
+                file.write(json.dumps(asdict(point)) + "\n")
         self.curve.append(point)
-        if point.tokens_per_pass > best:
-            self.student.save(self.folder)
-        with (self.folder / CURVE).open("a", encoding="utf-8") as file:
-            file.write(json.dumps(asdict(point)) + "\n")
+        self._keep()
+        return point
+
+    def _keep(self) -> None:
+        """Write a checkpoint, if there is anything new.
+
+        Raises:
+            DataError: it cannot be written.
+        """
+        if self._num_batches == self._num_kept:
+            return
         kept: dict[str, Any] = {
             "config": self.student.config.model_dump(),
             "spent": self.spent,
@@ -226,9 +261,14 @@ class DraftTraining:
             "optimizer": self._optimizer.state_dict(),
         }
         unfinished = self.folder / f"{CHECKPOINT}.part"
-        torch.save(kept, unfinished)
-        unfinished.replace(self.folder / CHECKPOINT)
-        return point
+        with _explained(self.folder):
+            if not self.curve:
+                # With the checkpoint there is always a draft, which has the vocabulary.
+                self.student.save(self.folder)
+                (self.folder / CURVE).touch()
+            torch.save(kept, unfinished)
+            unfinished.replace(self.folder / CHECKPOINT)
+        self._kept_seconds, self._num_kept = self.spent, self._num_batches
 
     def _continue(self) -> None:
         path = self.folder / CHECKPOINT
@@ -239,12 +279,13 @@ class DraftTraining:
             kept = torch.load(path, map_location="cpu", weights_only=True)
             lines = (self.folder / CURVE).read_text(encoding="utf-8").splitlines()[: kept["num_points"]]
             points = [json.loads(line) for line in lines]
-        except (OSError, ValueError, KeyError, RuntimeError, UnpicklingError) as error:
+        except (OSError, EOFError, ValueError, KeyError, RuntimeError, UnpicklingError) as error:
             raise DataError(f"{path}: the checkpoint is damaged; --fresh trains anew") from error
         if kept["config"] != self.student.config.model_dump():
             raise DataError(
-                f"{self.folder} holds the training of a draft with other layers or another vocabulary; name "
-                "another folder, or train anew with --fresh"
+                f"{self.folder} holds the training of a draft with other layers or another vocabulary, or of "
+                "another target; give --kind, --layers, --vocabulary and --target as before, name another "
+                "folder, or train anew with --fresh"
             )
         self.spent, self._num_batches, self._num_tokens = (
             kept["spent"],
@@ -257,3 +298,15 @@ class DraftTraining:
         self.curve = [CurvePoint(**{**point, "accepted": tuple(point["accepted"])}) for point in points]
         # A point after the checkpoint is measured again.
         (self.folder / CURVE).write_text("".join(line + "\n" for line in lines), encoding="utf-8")
+
+
+@contextmanager
+def _explained(folder: Path) -> Iterator[None]:
+    """Turn errors of writing, of which torch and safetensors have their own, into one for the user."""
+    try:
+        yield
+    except (OSError, RuntimeError, SafetensorError) as error:
+        reason = (isinstance(error, OSError) and error.strerror) or str(error).partition("\n")[0]
+        raise DataError(
+            f"{folder}: the training cannot be kept ({reason}); make room there, and give the command again"
+        ) from error

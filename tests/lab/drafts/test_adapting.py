@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from reason_spec.accelerator.answer_store import AnswerStore, StoredAnswer
-from reason_spec.engines.draft_versions import FOLDER, DraftVersions, VersionVerdict
+from reason_spec.engines.draft_versions import DraftVersions, VersionVerdict
 from reason_spec.engines.model_files import resolve_model
 from reason_spec.engines.pruned import CONFIG, WEIGHTS, PrunedDraft, find_pruned
 from reason_spec.errors import DataError
@@ -77,9 +77,10 @@ def test_a_shifted_task_is_learnt_from_what_the_server_stores(draft: PrunedDraft
     assert second == result.version
     versions.check(second)
     assert second.info is not None
-    assert (second.info.parent, second.info.last_answer) == (1, 128)
+    assert second.info.parent == 1
+    assert versions.last_seen(store.id) == 128
     assert {path.name for path in second.folder.iterdir()} == {CONFIG, WEIGHTS, "version.json"}
-    assert not (draft.folder / FOLDER / "unfinished").exists()
+    assert not (draft.versions / "unfinished").exists()
     assert (Path(resolve_model("draft", str(second.folder))) / "config.json").exists()
 
 
@@ -117,7 +118,19 @@ def test_a_version_that_is_not_better_is_not_written(draft: PrunedDraft, store: 
     adapting = adapter(draft, store, 5)
     assert run(adapting).version is None
     assert DraftVersions(draft).all() == []
-    assert adapting.next_round() == f"0 of {LEAST_NEW} new answers"
+    for one in (adapting, adapter(draft, store)):
+        assert one.next_round() == f"0 of {LEAST_NEW} new answers"
+
+
+def test_answers_of_another_store_are_new_whatever_their_numbers(
+    draft: PrunedDraft, store: AnswerStore, tmp_path: Path
+) -> None:
+    ask(store, 2 * LEAST_NEW)
+    DraftVersions(draft).note_seen(store.id, 2 * LEAST_NEW)
+    assert adapter(draft, store).next_round() == f"0 of {LEAST_NEW} new answers"
+    other = AnswerStore.create(tmp_path / "other", KEY)
+    ask(other, LEAST_NEW)
+    assert isinstance(adapter(draft, other).next_round(), AdaptationRound)
 
 
 def test_answers_to_one_prompt_wait_for_others(draft: PrunedDraft, store: AnswerStore) -> None:

@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 from collections import Counter
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from reason_spec.engines.tokenizer import load_tokenizer
 from reason_spec.errors import DataError
-from reason_spec.lab.drafts.texts import TrainingText, batches, frequent_tokens, hold_out
+from reason_spec.evaluation.outcome import StepRecord
+from reason_spec.lab.drafts.texts import TrainingText, batches, frequent_tokens, hold_out, texts_of
+from reason_spec.settings import load_settings
+from reason_spec.types import Origin, Problem
+from tests.engines.thinking_templates import QWEN3
+from tests.engines.tiny_models import save_model
+from tests.evaluation.synthetic import make_outcome
 
 tokens = st.lists(st.integers(0, 30), min_size=1, max_size=12).map(tuple)
 texts = st.lists(st.builds(TrainingText, tokens, tokens), min_size=1, max_size=40)
@@ -51,3 +59,27 @@ def test_a_trimmed_head_keeps_special_and_frequent_tokens(
         counts = Counter(token for text in some for token in (*text.prompt, *text.answer))
         least = min((counts[token] for token in kept if token in counts), default=max(counts.values()))
         assert all(count <= least for token, count in counts.items() if token not in kept)
+
+
+def step(origin: Origin, *tokens: int) -> StepRecord:
+    return StepRecord("", origin, len(tokens), "boundary", None, tokens)
+
+
+@pytest.mark.parametrize(("effort", "ending"), [("none", "<think>\n\n</think>\n\n"), ("low", "assistant\n")])
+def test_texts_are_the_targets_own_words_after_what_it_was_given(
+    tmp_path: Path, effort: str, ending: str
+) -> None:
+    target = save_model("llama", tmp_path / "target")
+    (target / "chat_template.jinja").write_text(QWEN3)
+    settings = load_settings(flags={"target.model": str(target), "thinking.effort": effort})
+    own, given = step("target", 65), step("inserted", 60)
+    outcomes = [
+        make_outcome(0, steps=(own, step("target", 66, 67))),
+        make_outcome(0, steps=(given, own, step("inserted", 61), step("target", 66))),
+        make_outcome(0, steps=(given,)),
+        make_outcome(1, steps=(own,)),
+    ]
+    plain, limited = texts_of(settings, [Problem("p0", "How many?")], outcomes)
+    assert plain.answer == (65, 66, 67)
+    assert limited == TrainingText((*plain.prompt, 60), (65,))
+    assert load_tokenizer(str(target)).decode_prompt(plain.prompt).endswith(ending)

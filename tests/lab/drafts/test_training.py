@@ -13,8 +13,8 @@ import torch
 from safetensors.torch import load_file
 
 from reason_spec.engines.model_files import resolve_model
-from reason_spec.engines.pruned import CONFIG, WEIGHTS
-from reason_spec.errors import DataError, UnsupportedModelError
+from reason_spec.engines.pruned import CONFIG, WEIGHTS, find_pruned
+from reason_spec.errors import DataError, EngineError, UnsupportedModelError
 from reason_spec.lab.drafts.figures import draw_curve
 from reason_spec.lab.drafts.student import Student, evenly_spread
 from reason_spec.lab.drafts.texts import TrainingText
@@ -27,11 +27,21 @@ from reason_spec.lab.drafts.training import (
     TrainedDraft,
 )
 from tests.engines.tiny_models import save_model
+from tests.full_disk import full_beyond
 
 CPU = torch.device("cpu")
 TEXTS = [TrainingText((60, start, 61), tuple(range(start, start + 12))) for start in range(65, 95)]
 HELD_OUT = TEXTS[::10]
 TRAINED = [text for text in TEXTS if text not in HELD_OUT]
+OWN_CODE = """
+from transformers import LlamaConfig, LlamaForCausalLM
+
+class OwnConfig(LlamaConfig):
+    model_type = "own"
+
+class OwnModel(LlamaForCausalLM):
+    config_class = OwnConfig
+"""
 
 
 @pytest.fixture
@@ -44,9 +54,9 @@ def student(base: Path, layers: tuple[int, ...] = (1,), vocabulary: list[int] | 
     return Student(str(base), str(base), layers, vocabulary, CPU)
 
 
-def ticking() -> Callable[[], float]:
-    """A clock by which every batch takes a second."""
-    times = itertools.count()
+def ticking(seconds: int = 1) -> Callable[[], float]:
+    """A clock by which every batch takes so long."""
+    times = itertools.count(step=seconds)
     return lambda: float(next(times))
 
 
@@ -79,6 +89,49 @@ def test_a_stopped_training_ends_as_one_that_was_not_stopped(base: Path, tmp_pat
     assert resumed.curve[-1] == whole.curve[-1]
     for one, other in zip(whole.student.parameters, resumed.student.parameters, strict=True):
         torch.testing.assert_close(one, other)
+
+
+@pytest.mark.parametrize("interrupted", [False, True])
+def test_a_training_that_is_stopped_before_its_first_measurement_loses_nothing(
+    base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, interrupted: bool
+) -> None:
+    folder = tmp_path / "draft"
+    folder.mkdir()
+    trained, seconds = student(base), 4000
+    training = DraftTraining(trained, folder, seconds, clock=ticking())
+    points = training.run(TRAINED, HELD_OUT)
+    assert [next(points) for _ in range(7)] == [None] * 7
+    if interrupted:
+
+        def interrupt(*_: object) -> None:
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr(trained, "loss", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            next(points)
+    points.close()
+    assert find_pruned(str(folder)) is not None, "a draft, whose tokens the training keeps"
+    resumed = DraftTraining(student(base), folder, seconds, clock=ticking())
+    assert resumed.spent == 7
+    for one, other in zip(trained.parameters, resumed.student.parameters, strict=True):
+        assert torch.equal(one, other)
+    assert len(train(base, folder, 5).curve) == 1, "with less time than it has had"
+
+
+def test_a_killed_training_loses_five_minutes_at_most(base: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "draft"
+    folder.mkdir()
+    points = DraftTraining(student(base), folder, 1e6, clock=ticking(100)).run(TRAINED, HELD_OUT)
+    for _ in range(4):
+        next(points)
+    assert torch.load(folder / CHECKPOINT, weights_only=True)["spent"] == 300
+
+
+@pytest.mark.parametrize("num_bytes", [2_000, 40_000], ids=["draft", "checkpoint"])
+def test_a_full_disk_is_an_error_that_says_what_to_do(base: Path, tmp_path: Path, num_bytes: int) -> None:
+    with full_beyond(num_bytes), pytest.raises(DataError, match=r"cannot be kept \(.*make room there"):
+        train(base, tmp_path / "draft", 10)
+    assert (tmp_path / "draft" / WEIGHTS).exists() == (num_bytes == 40_000)
 
 
 def test_a_training_that_is_given_more_time_is_measured_and_kept_on_its_way(
@@ -151,9 +204,10 @@ def test_another_draft_is_not_continued(base: Path, tmp_path: Path) -> None:
     train(base, tmp_path / "draft", 10)
     with pytest.raises(DataError, match=r"other layers or another vocabulary.*--fresh"):
         DraftTraining(student(base, (0,)), tmp_path / "draft", 10)
-    (tmp_path / "draft" / "checkpoint.pt").write_bytes(b"damaged")
-    with pytest.raises(DataError, match=r"checkpoint\.pt: the checkpoint is damaged.*--fresh"):
-        DraftTraining(student(base), tmp_path / "draft", 10)
+    for content in (b"damaged", b""):
+        (tmp_path / "draft" / "checkpoint.pt").write_bytes(content)
+        with pytest.raises(DataError, match=r"checkpoint\.pt: the checkpoint is damaged.*--fresh"):
+            DraftTraining(student(base), tmp_path / "draft", 10)
 
 
 def test_a_model_without_such_layers_is_refused(tmp_path: Path) -> None:
@@ -165,7 +219,19 @@ def test_a_model_without_such_layers_is_refused(tmp_path: Path) -> None:
 def test_its_configuration_names_target_and_layers(base: Path, tmp_path: Path) -> None:
     train(base, tmp_path / "draft", 10)
     content = json.loads((tmp_path / "draft" / CONFIG).read_text())
-    assert content == {"base": str(base), "layers": [1], "vocabulary": None}
+    assert content == {"base": str(base), "layers": [1], "vocabulary": None, "revision": None}
+    revised = Student(str(base), "org/model", (1,), None, CPU, revision="v1").config
+    assert (revised.base, revised.revision) == ("org/model", "v1")
+
+
+def test_a_target_with_code_of_its_own_is_not_loaded_unless_that_is_wanted(base: Path) -> None:
+    config = json.loads((base / "config.json").read_text())
+    classes = {"AutoConfig": "own.OwnConfig", "AutoModelForCausalLM": "own.OwnModel"}
+    (base / "config.json").write_text(json.dumps(config | {"model_type": "own", "auto_map": classes}))
+    (base / "own.py").write_text(OWN_CODE)
+    with pytest.raises(EngineError, match="could not be loaded"):
+        student(base)
+    assert Student(str(base), str(base), (1,), None, CPU, trust_remote_code=True).config.layers == (1,)
 
 
 @pytest.mark.parametrize(
