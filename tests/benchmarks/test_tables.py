@@ -98,9 +98,7 @@ def test_a_draft_model_has_a_core_of_its_own(row: dict[str, Any], cores: str) ->
     assert cores_in_use(row) == cores
 
 
-@pytest.mark.parametrize(
-    ("option", "processor"), [([], "this one"), (["--processor", "another"], "another")]
-)
+@pytest.mark.parametrize(("option", "processor"), [([], "this one"), (["--processor", "another"], "another")])
 def test_rows_that_are_taken_over_have_their_processor(
     option: list[str], processor: str, own_data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
