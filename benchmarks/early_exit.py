@@ -105,7 +105,8 @@ def main() -> None:
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     reads = read_steps(read_traces(options.traces, TASK, groups=options.train_group))
-    asked = training.train_asked(solved_problems(options.solved))
+    solved = solved_problems(options.solved)
+    asked = training.train_asked(solved)
     table = training.LabelledCandidates.of(reads, TASK)
     wanted = set(options.report_group)
     shown = [place for place, read in enumerate(reads) if not wanted or read.trace.group in wanted]
@@ -135,7 +136,7 @@ def main() -> None:
             "groups": sorted({read.trace.group or "" for read in reads}),
             "held_out": rows["policy, all"].to_dict(),
         }
-        policy = training.train(table, asked, threshold=threshold, about=about)
+        policy = training.train(table, asked, threshold=threshold, about=about, solved=solved)
         if options.math is not None:
             solutions = read_steps(math_traces(options.math))
             replay = Replay(solutions, grader, "math500")

@@ -239,7 +239,7 @@ MAJORITY: Final = (
     Column("tokens", number("tokens", 0)),
     Column("passes a token", number("passes_per_token")),
     Column("same", percent("same")),
-    Column("cores of the target", text("num_cores")),
+    CORES,
 )
 RULES: Final = (
     Column("", text("name")),
@@ -279,7 +279,7 @@ TABLES: Final[dict[str, Table]] = {
         [Part("real_model_t0"), Part("real_model_t06")],
         plain(REAL[0], TEMPERATURE, *REAL[1:6], REAL[7], CORES),
     ),
-    "real_planned": Table("speed", [Part("real_planned")], plain(*REAL)),
+    "real_planned": Table("speed", [Part("real_planned")], plain(*REAL, CORES)),
     "real_nodraft": Table(
         "speed",
         [

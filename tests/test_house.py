@@ -112,6 +112,13 @@ def test_every_public_module_says_what_it_is_for() -> None:
     assert silent == []
 
 
+def test_no_file_has_marks_of_a_merge_conflict() -> None:
+    marks = re.compile(rb"^(?:<{7}|>{7}|\|{7})(?: |$)", re.MULTILINE)
+    files = [path for path in project_files() if path.is_file() and not path.is_symlink()]
+    marked = [str(path.relative_to(ROOT)) for path in files if marks.search(path.read_bytes())]
+    assert marked == []
+
+
 def test_links_in_the_documentation_lead_somewhere() -> None:
     broken = []
     for page in project_files():

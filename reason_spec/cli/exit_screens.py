@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
@@ -12,13 +12,14 @@ from rich.table import Table
 
 from reason_spec.cli.screen import Screen, plain_table
 from reason_spec.cli.tune_screens import EXIT_NONE_SAFE
+from reason_spec.errors import DataError
 from reason_spec.evaluation.amounts import percent, points_text
 from reason_spec.evaluation.records import write_text, writing
 from reason_spec.exit.policy import SHIPPED, ExitPolicy, load_policy
 from reason_spec.lab.exit import training
 from reason_spec.lab.exit.replay import Replay, Replayed, ReplayReport, by_group, report_dict
-from reason_spec.lab.exit.rules import PUBLISHED, Rule, oracle, policy_rule
-from reason_spec.lab.exit.traces import ReadTrace, read_steps, read_traces
+from reason_spec.lab.exit.rules import PUBLISHED, Rule, oracle
+from reason_spec.lab.exit.traces import ReadTrace, Trace, read_steps, read_traces
 from reason_spec.lab.exit.tuning import THRESHOLDS, ExitTuning, PolicyCurve, tune_exit
 from reason_spec.lab.pictures import require_matplotlib
 from reason_spec.lab.tuning.calibration import LossTest
@@ -40,11 +41,15 @@ class Bench(NamedTuple):
 
 
 @contextmanager
-def bench(file: Path, task: str, groups: Sequence[str], screen: Screen) -> Iterator[Bench]:
-    """Read, grade and count the answers of a file."""
-    traces = read_traces(file, task, groups=groups)
+def bench(
+    traces: Sequence[Trace],
+    task: str,
+    screen: Screen,
+    reduce: Callable[[ReadTrace], ReadTrace] | None = None,
+) -> Iterator[Bench]:
+    """Read, grade and count answers; ``reduce`` is that of `read_steps`."""
     with screen.counting("Reading", len(traces), "answers") as advance:
-        reads = read_steps(traces, advance)
+        reads = read_steps(traces, advance, reduce=reduce)
     with Grader() as grader:
         replay = Replay(reads, grader, task)
         with screen.counting("Grading", len(traces), "answers") as advance:
@@ -56,6 +61,14 @@ def policy_at(file: Path | None, threshold: float | None) -> ExitPolicy:
     """Return a policy, the one that ships by default, at its own or another threshold."""
     policy = load_policy(SHIPPED if file is None else file)
     return policy if threshold is None else policy.model_copy(update={"threshold": threshold})
+
+
+def seen_questions(policy: ExitPolicy, traces: Sequence[Trace]) -> str | None:
+    """Return how many questions of a file a policy was trained on, as a sentence; None where none is."""
+    questions = {trace.question for trace in traces}
+    if not (num_seen := sum(map(policy.has_seen, questions))):
+        return None
+    return f"the policy was trained on answers to {num_seen} of the {len(questions)} questions"
 
 
 # Replay ----------------------------------------------------------------------------------------
@@ -78,13 +91,17 @@ def evaluate(
     """
     if png is not None:
         require_matplotlib("the picture of loss against saving (--png)")
-    with bench(file, task, groups, screen) as found:
-        answers = found.replay.run(policy_rule(policy))
+    traces, curve = read_traces(file, task, groups=groups), PolicyCurve(policy)
+    if seen := seen_questions(policy, traces):
+        screen.warn(f"{file}: {seen}; of answers to others it may lose more")
+    # The other rules of the picture read the candidates.
+    with bench(traces, task, screen, curve.reduce if png is None else None) as found:
+        answers = found.replay.run(curve.rule(policy.threshold))
         if png is not None:
             from reason_spec.lab.exit.pictures import draw_curve
 
             with screen.status("Drawing"), writing(png, _REMEDY):
-                draw_curve(curve_of(policy, found.replay), published_points(found.replay), png)
+                draw_curve(curve_of(curve, found.replay), published_points(found.replay), png)
     screen.print_table(_table(answers))
     screen.say(f"Threshold {policy.threshold:.3g}. Tokens are those of thinking; no probe is written.")
     if json_file is not None:
@@ -92,9 +109,8 @@ def evaluate(
         write_text(json_file, json.dumps(content, indent=2) + "\n", _REMEDY)
 
 
-def curve_of(policy: ExitPolicy, replay: Replay) -> list[ReplayReport]:
+def curve_of(curve: PolicyCurve, replay: Replay) -> list[ReplayReport]:
     """Return the reports of a policy from strict to lax."""
-    curve = PolicyCurve(policy)
     return [ReplayReport.of(replay.run(curve.rule(threshold))) for threshold in THRESHOLDS]
 
 
@@ -150,13 +166,13 @@ def train_policy(
 
     with writing(output, _REMEDY):
         output.parent.mkdir(parents=True, exist_ok=True)
+    problems = [] if solved is None else solved_problems(solved)
     if solved is None:
         asked = load_policy().asked
     else:
-        problems = solved_problems(solved)
         with screen.counting("Learning questions", len(problems), "problems") as advance:
             asked = training.train_asked(problems, advance, seed)
-    with bench(file, task, groups, screen) as found:
+    with bench(read_traces(file, task, groups=groups), task, screen) as found:
         table = training.LabelledCandidates.of(found.reads, task)
         with screen.counting("Training", training.FOLDS + 1, "models") as advance:
             policies = training.held_out_policies(table, asked, by_group=False, advance=advance, seed=seed)
@@ -168,7 +184,9 @@ def train_policy(
                 "loss": loss,
                 "held_out": None if report is None else report.to_dict(),
             }
-            policy = training.train(table, asked, threshold=threshold, about=about, seed=seed)
+            policy = training.train(
+                table, asked, threshold=threshold, about=about, solved=problems, seed=seed
+            )
             advance()
     write_text(output, policy.to_json(), _REMEDY)
     if screen.as_json:
@@ -240,13 +258,23 @@ def tune(
     output: Path | None,
     screen: Screen,
 ) -> int:
-    """Choose a threshold, print the trials and write the policy; return the exit status."""
+    """Choose a threshold, print the trials and write the policy; return the exit status.
+
+    Raises:
+        DataError: the policy was trained on answers to questions of the file, or there are too few others.
+    """
+    traces, curve = read_traces(file, task, groups=groups), PolicyCurve(policy)
+    if seen := seen_questions(policy, traces):
+        raise DataError(
+            f"{file}: {seen}, so the loss on other questions may be higher than what is tested. Give answers "
+            "to other questions, or a policy that has not seen these (--policy)."
+        )
     with (
-        bench(file, task, groups, screen) as found,
+        bench(traces, task, screen, curve.reduce) as found,
         screen.counting("Replaying", len(thresholds), "thresholds") as advance,
     ):
         tuning = tune_exit(
-            policy,
+            curve,
             found.replay,
             test,
             thresholds=thresholds,

@@ -170,7 +170,7 @@ async def run_job(
             result = _result(job, failures)
             if folder.outcomes:
                 folder.write_summary(result.to_dict())
-            if folder.outcomes and result.num_missing > len(failures):
+            if folder.outcomes and result.num_missing > len(result.failures):
                 command = "the same command without --fresh" if options.fresh else "the same command"
                 view.say(f"{len(folder.outcomes)} answers are kept in {path}; {command} goes on from there.")
     return result
@@ -221,11 +221,13 @@ def _result(job: Job, failures: Sequence[Failure]) -> RunResult:
     folder, seed = job.folder, job.settings.sampling.seed
     options = job.options
     noted = folder.latest("rounding")
+    missing = job.missing()
     return RunResult(
         path=folder.path,
         metrics=measure(folder.outcomes.values(), options.strategies),
-        failures=tuple(failures),
-        num_missing=len(job.missing()),
+        # A failed sample that its vote did not need is no loss.
+        failures=tuple(failure for failure in failures if failure.key in missing),
+        num_missing=len(missing),
         order_seed=seed,
         rounding=Rounding.from_dict(noted) if noted else None,
     )
@@ -254,10 +256,11 @@ def _mention_short_answers(settings: Settings, view: RunView) -> None:
     budget = thinking.token_budget
     if budget is None and thinking.effort is not None:
         budget = thinking.effort_tokens.get(thinking.effort)
-    if budget is not None and budget >= max_tokens:
+    kept = min(thinking.answer_tokens, max_tokens // 2)
+    if budget is not None and budget >= max_tokens - kept:
         view.warn(
             f"sampling.max_tokens = {max_tokens} ends answers before their thinking reaches its budget of "
-            f"{budget} tokens; raise --max-tokens"
+            f"{budget} tokens, because {kept} are kept for the answer; raise --max-tokens"
         )
 
 

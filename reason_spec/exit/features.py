@@ -9,6 +9,7 @@ the step, never on what follows.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from fractions import Fraction
 from math import log1p
 from typing import Final, NamedTuple
@@ -52,7 +53,7 @@ class Candidate(NamedTuple):
 
     value: Value
     text: str
-    features: tuple[float, ...]
+    features: Sequence[float]
 
 
 class ExitReader:

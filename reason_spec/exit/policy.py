@@ -7,6 +7,7 @@ file is JSON; its numbers are checked when they are read, and nothing in it is e
 
 from __future__ import annotations
 
+import hashlib
 import json
 from functools import cached_property
 from math import exp
@@ -21,6 +22,7 @@ from reason_spec.exit.features import FEATURE_NAMES, Candidate, ExitReader
 from reason_spec.routers.learned import Boosting, read_trained
 
 Floats: TypeAlias = NDArray[np.float64]
+Rows: TypeAlias = NDArray[np.float64] | NDArray[np.float32]
 FORMAT: Final = "reason-spec exit policy"
 VERSION: Final = 1
 SHIPPED: Final = Path(__file__).resolve().parent / "weights" / "policy.json"
@@ -63,7 +65,7 @@ class Trees:
                 depth[[tree.left[node], tree.right[node]]] = depth[node] + 1
             self._depth = max(self._depth, int(depth.max(initial=0)))
 
-    def margins(self, rows: Floats) -> Floats:
+    def margins(self, rows: Rows) -> Floats:
         """Return the log-odds of ``[rows, features]``: ``[rows]``."""
         # Thresholds lie between values of single precision.
         values = rows.astype(np.float32).astype(np.float64)
@@ -81,7 +83,8 @@ class ExitPolicy(BaseModel):
 
     ``asked`` gives the log-odds that a value is the quantity that the question asks for, from
     `ASKED_FEATURES`. ``model`` reads all features and those log-odds. ``slope`` and ``intercept`` calibrate
-    its log-odds (Platt 1999). ``trained`` describes the training data.
+    its log-odds (Platt 1999). ``trained`` describes the training data; ``questions`` has the `question_key`
+    of each of its questions that is known.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
@@ -95,6 +98,7 @@ class ExitPolicy(BaseModel):
     intercept: float = 0.0
     threshold: float = Field(ge=0, le=1)
     trained: dict[str, Any] = {}
+    questions: tuple[str, ...] = ()
 
     @model_validator(mode="after")
     def _is_whole(self) -> ExitPolicy:
@@ -107,6 +111,14 @@ class ExitPolicy(BaseModel):
     @cached_property
     def _trees(self) -> tuple[Trees, Trees]:
         return Trees(self.asked), Trees(self.model)
+
+    @cached_property
+    def _seen(self) -> frozenset[str]:
+        return frozenset(self.questions)
+
+    def has_seen(self, question: str) -> bool:
+        """Return whether the policy was trained on answers to a question."""
+        return question_key(question) in self._seen
 
     def chances(self, candidates: list[Candidate] | tuple[Candidate, ...]) -> list[float]:
         """Return the chance of each candidate of one step to be the final answer."""
@@ -129,6 +141,11 @@ class ExitPolicy(BaseModel):
         return json.dumps(self.model_dump(mode="json")) + "\n"
 
 
+def question_key(question: str) -> str:
+    """Return what a policy's file knows a question by; white space makes no difference."""
+    return hashlib.sha256(" ".join(question.split()).encode("utf-8", "surrogatepass")).hexdigest()[:12]
+
+
 class Choice(NamedTuple):
     """The answer that a text states, and the chance that it ends with it."""
 
@@ -136,7 +153,7 @@ class Choice(NamedTuple):
     chance: float
 
 
-def with_asked(rows: Floats, asked: Floats, *step_sizes: int) -> Floats:
+def with_asked(rows: Rows, asked: Floats, *step_sizes: int) -> Rows:
     """Append the log-odds of ``asked`` and their lead over the best other candidate of the same step.
 
     Args:
@@ -150,7 +167,7 @@ def with_asked(rows: Floats, asked: Floats, *step_sizes: int) -> Floats:
         others = np.array([np.delete(part, place).max(initial=NO_OTHER) for place in range(size)])
         leads[start : start + size] = part - others
         start += size
-    return np.column_stack((rows, asked, leads))
+    return np.column_stack((rows, asked.astype(rows.dtype), leads.astype(rows.dtype)))
 
 
 NO_OTHER: Final = -9.0

@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
+from itertools import islice
 from typing import Final, NamedTuple, TypeAlias
 
 from reason_spec.verifiers.arithmetic import number_of_word
@@ -22,6 +23,10 @@ NUMBER: Final = re.compile(
     re.ASCII,
 )
 _MOST_CHARACTERS: Final = 40
+MOST_NUMBERS: Final = 1000
+"""Numbers of a question that are read; only tables of numbers have more."""
+MOST_MENTIONS: Final = 200
+"""Numbers, and number words, of a sentence that are read. The work grows with the square of either."""
 _LATEX_FRACTION: Final = re.compile(r"(-?)\\[dt]?frac\{(-?\d+)\}\{(-?\d+)\}")
 _BOX: Final = re.compile(r"\\boxed\s*\{((?:[^{}]|\{(?:[^{}]|\{[^{}]*\})*\})*)\}")
 _UNIT_BESIDE: Final = re.compile(r"\\(?:text|mathrm|mbox)\{[^{}]*\}|[\s$*.,%\\(){}\[\]]|[A-Za-z]{2,}")
@@ -90,14 +95,17 @@ NUM_ASKED_KINDS: Final = len(_ASKED_KINDS)
 class Question:
     """A question, as far as the text of an answer is compared with it.
 
-    ``numbers`` are written in digits. ``origins`` maps them, number words and simple forms of percentages
-    (20 % is also 0.2, 0.8 and 1.2) to the number of the question from which they come. ``asked`` holds the
-    word stems of the sentence with the question mark, ``asked_only`` those that no other sentence has, and
-    ``told`` those of the other sentences. ``kinds`` says which kinds of quantity the asking sentence names.
+    ``numbers`` are written in digits, ``most_number`` is the largest of them. ``origins`` maps them, number
+    words and simple forms of percentages (20 % is also 0.2, 0.8 and 1.2) to the number of the question from
+    which they come, one of ``num_origins``. ``asked`` holds the word stems of the sentence with the question
+    mark, ``asked_only`` those that no other sentence has, and ``told`` those of the other sentences.
+    ``kinds`` says which kinds of quantity the asking sentence names.
     """
 
     numbers: frozenset[Fraction]
+    most_number: Fraction
     origins: dict[Value, Fraction]
+    num_origins: int
     asked: frozenset[str]
     asked_only: frozenset[str]
     told: frozenset[str]
@@ -115,12 +123,15 @@ class Question:
         asked, low = content_words(asking), asking.lower()
         found = [
             (match, number)
-            for match in NUMBER.finditer(text)
+            for match in islice(NUMBER.finditer(text), MOST_NUMBERS)
             if (number := read_number(match[0])) is not None
         ]
+        origins = _origins(text, found)
         return cls(
             numbers=frozenset(number for _, number in found),
-            origins=_origins(text, found),
+            most_number=max((number for _, number in found), default=Fraction(0)),
+            origins=origins,
+            num_origins=max(1, len(set(origins.values()))),
             asked=asked,
             asked_only=asked - told,
             told=told - asked,
@@ -131,16 +142,12 @@ class Question:
             num_characters=len(text),
         )
 
-    @property
-    def num_origins(self) -> int:
-        return max(1, len(set(self.origins.values())))
-
 
 def _origins(text: str, found: list[tuple[re.Match[str], Fraction]]) -> dict[Value, Fraction]:
     origins: dict[Value, Fraction] = {}
     for match, number in found:
         origins[number] = number
-        if text[match.end() :].startswith(("%", " percent")):
+        if text.startswith(("%", " percent"), match.end()):
             share = number / 100
             for form in (share, 1 - share, 1 + share, 100 - number, 100 + number):
                 origins.setdefault(form, number)
@@ -232,12 +239,9 @@ def read_sentences(step: str, question: Question) -> Iterator[Sentence]:
 
 
 def _mentions(text: str, question: Question) -> Iterator[Mention]:
-    worded = [
-        (match.start(), number)
-        for match in _WORD.finditer(text.lower())
-        if (number := number_of_word(match[0])) is not None
-    ]
-    found = list(NUMBER.finditer(text))
+    words = ((match.start(), number_of_word(match[0])) for match in _WORD.finditer(text.lower()))
+    worded = list(islice(((start, word) for start, word in words if word is not None), MOST_MENTIONS))
+    found = list(islice(NUMBER.finditer(text), MOST_MENTIONS))
     earlier: list[Fraction] = []
     for place, match in enumerate(found):
         value = read_number(match[0])

@@ -131,7 +131,8 @@ class ProbedPolicyRule(ProbingRule):
 
     The thinking ends where the chance reaches the policy's threshold and the last trial does not contradict;
     or where it reaches ``least_chance`` and the last ``agreeing`` trials confidently have that answer. Trials
-    are written while the thinking continues, one at a time; an unknown one is ignored.
+    are written while the thinking continues, one at a time; an unknown one is ignored. After the last of
+    ``most_probes`` none contradicts any more: what the thinking says later is not asked about.
     """
 
     def __init__(
@@ -165,13 +166,18 @@ class ProbedPolicyRule(ProbingRule):
         return None
 
     def _is_worth_asking(self, best: Choice) -> bool:
-        is_free = self._waiting is None and self._prober.num_begun < self._most_probes
+        is_free = self._waiting is None and not self._is_spent
         return is_free and self._monitor.concludes and best.chance >= self._least_chance / 2
+
+    @property
+    def _is_spent(self) -> bool:
+        return self._prober.num_begun >= self._most_probes
 
     def _may_end(self, best: Choice, known: Sequence[Trial]) -> bool:
         value = read_value(best.answer)
         if best.chance >= self._monitor.threshold:
-            return not known or known[-1].value == value
+            has_asked_all = self._is_spent and self._waiting is None
+            return has_asked_all or not known or known[-1].value == value
         is_whole = len(known) == self._known.maxlen and agree(known) and known[-1].value == value
         is_sure = all(trial.confidence >= self._confidence for trial in known)
         return best.chance >= self._least_chance and is_whole and is_sure

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import exp
+from math import exp, isnan
 from typing import Final, NamedTuple
 
 from reason_spec.engines.base import Tokenizer
@@ -92,7 +92,7 @@ class Trial:
     """A trial answer.
 
     ``answer`` is None where the model gave none: it is *unknown*. ``confidence`` is the geometric mean of the
-    probabilities of the answer's tokens, 0 for an unknown one. ``text`` is all that was written.
+    probabilities of the answer's tokens, 0 where it is not known. ``text`` is all that was written.
     """
 
     answer: str | None = None
@@ -127,7 +127,8 @@ def read_trial(
         start, end = end, end + len(piece)
         if start < last and end > first:
             rated.append(logprob)
-    return Trial(answer, exp(sum(rated) / len(rated)) if rated else 0.0, text)
+    is_rated = bool(rated) and not any(map(isnan, rated))
+    return Trial(answer, exp(sum(rated) / len(rated)) if is_rated else 0.0, text)
 
 
 def agree(trials: Sequence[Trial]) -> bool:

@@ -169,8 +169,7 @@ def _form(number: Fraction | None, question: Question) -> tuple[float, ...]:
     if number is None:
         return (False, False, 0.0, False)
     magnitude = min(6.0, log10(min(1e7, abs(float(number))) + 1))
-    is_above = number > max(question.numbers, default=Fraction(0))
-    return (number.denominator != 1, number < 0, magnitude, is_above)
+    return (number.denominator != 1, number < 0, magnitude, number > question.most_number)
 
 
 def _unused(value: Value, totals: TextTotals, step: int) -> tuple[float, ...]:

@@ -37,8 +37,8 @@ _NUM_PATHS: Final = 3
 class Ssr(RoutedStrategy):
     """Follows ``width`` of the settings' directions at once; the first that ends is the answer.
 
-    The answer begins with the direction, a step of origin ``inserted``. Where no direction fits, or with
-    ``depth`` 0, the target writes the answer.
+    The answer begins with the direction, a step of origin ``inserted``. Where no direction fits, with
+    ``depth`` 0, or behind text that the answer has already, such as its thinking, the target writes the rest.
     """
 
     name: ClassVar[str] = "ssr"
@@ -50,7 +50,7 @@ class Ssr(RoutedStrategy):
 
     async def _write_steps(self, request: SolveRequest, recorder: Recorder) -> AsyncGenerator[Step]:
         openings: list[Step] = []
-        if self.settings.depth > 0 and request.budget.depth > 0:
+        if self.settings.depth > 0 and request.budget.depth > 0 and not request.answer_start:
             openings = await self._pick_directions(request, recorder)
         if openings:
             for step in await self._first_to_end(openings, request, recorder):
@@ -105,6 +105,8 @@ class Ssr(RoutedStrategy):
             winner = winner or paths[0]
             for path in paths:
                 path.hand_in(recorder, kept=path is winner)
+            # What follows in the same text is numbered after the works of all paths.
+            recorder.num_works = len(paths) * max(path.recorder.num_works for path in paths)
         return tuple(winner.steps)
 
     async def _follow(self, path: _Path, request: SolveRequest) -> None:

@@ -85,7 +85,8 @@ class LimitedThinking:
     """Writes one thinking, and ends it at its limits.
 
     ``left`` is the request for the text after the steps so far. ``outcome`` is None before the end. Without
-    room for the closing tag and a token after it, the text ends within the thinking.
+    room for the closing tag and a token after it, the text ends within the thinking. A text without a tag
+    that only a monitor may end is left as the model writes it, unless the monitor ends it.
     """
 
     def __init__(
@@ -114,8 +115,13 @@ class LimitedThinking:
         room = self.left.max_tokens
         room_without_tags = room - len(self._tokenizer.encode(limit.closing))
         self._can_close = room_without_tags > 0
+        self._most_before_answer = 0
+        """Tokens of thinking after which its closing and an answer still have room."""
+        self._is_bounded = bool(limit.closer) or limit.max_tokens is not None or limit.max_steps is not None
         if self._can_close:
-            room = room_without_tags - max(1, min(limit.answer_tokens, room_without_tags // 2))
+            reserve = max(1, min(limit.answer_tokens, room_without_tags // 2))
+            self._most_before_answer = room_without_tags - reserve
+            room = self._most_before_answer if self._is_bounded else room
         self._max_tokens = room if limit.max_tokens is None else min(room, limit.max_tokens)
 
     async def steps(self, write: Callable[[SolveRequest], AsyncGenerator[Step]]) -> AsyncGenerator[Step]:
@@ -173,8 +179,9 @@ class LimitedThinking:
         return replace(request, stops=(self._limit.closer,), stop_ids=frozenset(), constraint=None)
 
     async def _decision(self, step: Step) -> MonitorDecision:
-        """Return what the monitor says of the next step."""
-        if self._monitor is None:
+        """Return what the monitor says of the next step; it is not asked where an answer has no room."""
+        num_tokens = self._num_tokens + self._num_thinking((step,))
+        if self._monitor is None or num_tokens > self._most_before_answer:
             return "go_on"
         return await self._monitor.read(step, self.left, self._after(step))
 
@@ -190,6 +197,8 @@ class LimitedThinking:
         """Return what ends the thinking, from the steps after the last boundary within the limits."""
         if ended_by != "model":
             kept = [] if self._num_tokens else self._cut(pending)
+            if ended_by == "tokens" and not self._is_bounded:
+                return [*map(self._take, kept)]
             closing = self._monitor.closing if ended_by == "monitor" and self._monitor is not None else None
             return [*map(self._take, kept), *self._closing_steps(closing)]
         *before, last = pending

@@ -15,6 +15,7 @@ from tests.lab.exit.answers import write_answers, write_solved
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("exit")
     write_answers(folder / "answers.jsonl", 48)
+    write_answers(folder / "others.jsonl", 48, "Ben")
     write_solved(folder / "solved.jsonl", 60)
     succeed(
         "exit", "train", str(folder / "answers.jsonl"), "--solved", str(folder / "solved.jsonl"),
@@ -25,9 +26,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_eval_replays_with_a_trained_policy(folder: Path) -> None:
     out = folder / "report.json"
-    arguments = ["exit", "eval", str(folder / "answers.jsonl"), "--policy", str(folder / "policy.json")]
+    arguments = ["exit", "eval", str(folder / "others.jsonl"), "--policy", str(folder / "policy.json")]
     result = succeed(*arguments, "--json", str(out), "--png", str(folder / "curve.png"))
     assert "wordy" in result.stdout
+    assert "was trained" not in result.stderr
     report = json.loads(out.read_text())
     assert report["n"] == 96
     assert 0 < report["tokens_kept"] < 1
@@ -45,7 +47,7 @@ def test_eval_uses_the_shipped_policy_by_default(folder: Path) -> None:
 
 
 def test_tune_exit_writes_the_policy_with_the_chosen_threshold(folder: Path) -> None:
-    arguments = ["tune", "exit", str(folder / "answers.jsonl"), "--policy", str(folder / "policy.json")]
+    arguments = ["tune", "exit", str(folder / "others.jsonl"), "--policy", str(folder / "policy.json")]
     out = folder / "tuned.json"
     found = json.loads(succeed(*arguments, "--loss", "20", "--output", str(out), "--json").stdout)
     assert found["loss_class"] == "shortened"
@@ -61,3 +63,12 @@ def test_errors_name_file_line_and_field(tmp_path: Path) -> None:
     output = str(tmp_path / "p.json")
     assert "bad.jsonl, line 1" in fail("exit", "train", str(path), "--output", output)
     assert "no exit policy can be read" in fail("exit", "eval", str(path), "--policy", output)
+
+
+def test_answers_that_taught_a_policy_are_refused_for_its_threshold_and_warned_of_in_its_replay(
+    folder: Path,
+) -> None:
+    arguments = [str(folder / "answers.jsonl"), "--policy", str(folder / "policy.json")]
+    seen = "answers.jsonl: the policy was trained on answers to 48 of the 48 questions"
+    assert seen in fail("tune", "exit", *arguments, "--loss", "20")
+    assert seen in " ".join(succeed("exit", "eval", *arguments).stderr.split())

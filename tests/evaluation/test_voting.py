@@ -17,7 +17,7 @@ from scipy.special import betainc
 from reason_spec.accelerator import Accelerator
 from reason_spec.engines.script import WrittenAnswers
 from reason_spec.engines.scripted import ScriptedEngine
-from reason_spec.errors import SettingsError
+from reason_spec.errors import EngineError, SettingsError
 from reason_spec.evaluation.job import LocalBackend, RunOptions, RunResult, run_job
 from reason_spec.evaluation.metrics import StrategyMetrics, measure
 from reason_spec.evaluation.outcome import Confidence, Outcome, VoteEnd
@@ -26,7 +26,7 @@ from reason_spec.evaluation.sources import Sources
 from reason_spec.evaluation.view import SilentView
 from reason_spec.evaluation.voting import SampleVotes, StopRule, certainty_of_majority, weighted_majority
 from reason_spec.settings import load_settings
-from reason_spec.types import Problem, Step, Usage
+from reason_spec.types import Problem, Sampling, Step, Usage
 from tests.evaluation.synthetic import make_outcome
 
 # The rule ----------------------------------------------------------------------------------------
@@ -118,13 +118,23 @@ SURE, SPLIT = Problem("sure", "Of what are you sure?", "7"), Problem("split", "W
 LONG = "It is long.\n\n" * 400
 
 
-def accelerator_of(sure: Sequence[str], *, seconds_per_pass: float = 0.0) -> Accelerator:
+def accelerator_of(
+    sure: Sequence[str], *, seconds_per_pass: float = 0.0, failing: Problem | None = None
+) -> Accelerator:
+    """Return an accelerator that fails to write the first sample of a problem."""
     settings = load_settings(flags={"target.kind": "scripted", "draft.kind": "scripted"})
     written = {
         SURE.question: tuple(sure),
         SPLIT.question: tuple(f"The answer is {5 + sample % 2}." for sample in range(8)),
     }
-    target = ScriptedEngine("target", WrittenAnswers(written), seconds_per_pass=seconds_per_pass)
+    script = WrittenAnswers(written)
+
+    def write(text: str, sampling: Sampling) -> str:
+        if failing is not None and failing.question in text and sampling.noise.sample == 0:
+            raise EngineError("no answer")
+        return script(text, sampling)
+
+    target = ScriptedEngine("target", write, seconds_per_pass=seconds_per_pass)
     return Accelerator(settings, target, None, None)
 
 
@@ -208,6 +218,15 @@ async def test_a_stopped_vote_stays_stopped_and_can_be_opened_again(tmp_path: Pa
     assert (surer.num_missing, vote_row(surer).num_answers) == (0, 13)
     every = await stored(tmp_path, accelerator_of(same))
     assert (every.num_missing, vote_row(every).num_answers) == (0, 16)
+
+
+@pytest.mark.parametrize(("failing", "num_missing"), [(SURE, 0), (SPLIT, 1)])
+async def test_a_failed_sample_that_its_vote_did_not_need_is_no_failure_of_the_run(
+    tmp_path: Path, failing: Problem, num_missing: int
+) -> None:
+    accelerator = accelerator_of(["The answer is 7."] * 8, failing=failing)
+    found = await stored(tmp_path, accelerator, stop_samples=0.95, concurrency=8)
+    assert (len(found.failures), found.num_missing) == (num_missing, num_missing)
 
 
 # Confidence --------------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from fractions import Fraction
 
 from hypothesis import given
@@ -12,7 +13,7 @@ from reason_spec.exit.features import FEATURE_NAMES, MOST_CANDIDATES, ExitReader
 QUESTION = "Ana has 3 boxes of 4 apples. She eats 2 apples. How many apples are left?"
 
 
-def feature(candidate_features: tuple[float, ...], name: str) -> float:
+def feature(candidate_features: Sequence[float], name: str) -> float:
     return candidate_features[FEATURE_NAMES.index(name)]
 
 

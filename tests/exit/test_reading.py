@@ -8,7 +8,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reason_spec.exit.reading import Mention, Question, read_number, read_sentences, states_as_answer, stem
+from reason_spec.exit.reading import (
+    MOST_MENTIONS,
+    MOST_NUMBERS,
+    Mention,
+    Question,
+    read_number,
+    read_sentences,
+    states_as_answer,
+    stem,
+)
 
 QUESTION = Question.of("Ana has 3 apples and eats 20% of 10 pears. How many pears are left in total?")
 
@@ -81,3 +90,18 @@ def test_stems_keep_three_letters(word: str) -> None:
 )
 def test_an_answer_is_stated_as_such_in_a_box_or_by_its_name(step: str, expected: bool) -> None:
     assert states_as_answer(step, "172") is expected
+
+
+def test_only_a_bounded_part_of_a_table_of_numbers_is_read() -> None:
+    table = ", ".join(f"{number} is one + {number}" for number in range(3000))
+    question = Question.of(table)
+    assert len(question.numbers) <= MOST_NUMBERS
+    assert question.num_origins <= MOST_NUMBERS + 1
+    (sentence,) = read_sentences(table, question)
+    assert len(sentence.mentions) == MOST_MENTIONS
+    assert max(len(mention.earlier) for mention in sentence.mentions) < 2 * MOST_MENTIONS
+
+
+def test_a_question_without_numbers_has_none_above_which_a_value_is() -> None:
+    assert Question.of("How many?").most_number == 0
+    assert Question.of("Of 5, 40 % and 7?").most_number == 40

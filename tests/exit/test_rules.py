@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from math import nan
 from typing import Any
 
 import pytest
 
-from reason_spec.engines.generation import EngineRequest, Generation
+from reason_spec.engines.generation import Delta, EngineRequest, Generation
 from reason_spec.engines.scripted import ScriptedEngine
 from reason_spec.events import Recorder
 from reason_spec.exit.policy import ExitMonitor, load_policy
@@ -48,6 +49,20 @@ class Answers:
         thinking = text.removeprefix(PROMPT).removesuffix(DEER_PROMPT)
         num_steps = sum(thinking.count(step) for step in STEPS)
         return self.answers[min(num_steps, len(self.answers)) - 1]
+
+
+class Unrated(ScriptedEngine):
+    """Knows no log-probabilities, as a server without token ids."""
+
+    def submit(self, request: EngineRequest) -> Generation:
+        generation = super().submit(request)
+        push = generation.push
+
+        def push_unrated(delta: Delta) -> None:
+            push(replace(delta, logprobs=(nan,) * len(delta.tokens)))
+
+        generation.push = push_unrated  # type: ignore[method-assign]
+        return generation
 
 
 class Hangs(ScriptedEngine):
@@ -149,6 +164,12 @@ def test_deer_goes_on_without_an_answer_and_asks_at_each_turn() -> None:
     assert (once.found, once.recorder.num_probes) == (None, 1)
 
 
+def test_without_log_probabilities_a_trial_is_never_confident() -> None:
+    assert follow(deer, "{12}", "{10}", kind=Unrated).found is None
+    assert follow(probed(1.0), "{10}", kind=Unrated).found is None
+    assert follow(dynasor(2), "{10}", kind=Unrated).found == Exit("10", 0.0)
+
+
 def test_dynasor_ends_when_the_last_trials_agree() -> None:
     outcome = follow(dynasor(3), "{12}", "{10}", "{10}", "{10}")
     assert outcome.found == Exit("10", 1.0)
@@ -182,6 +203,14 @@ def test_agreeing_trials_let_the_policy_end_below_its_threshold() -> None:
 def test_a_trial_with_another_answer_holds_the_policy_back() -> None:
     assert follow(probed(0.5), "{10}").found is not None
     assert follow(probed(0.5), "{11}").num_read > follow(probed(0.5), "{10}").num_read
+
+
+def test_after_the_last_trial_only_the_text_decides() -> None:
+    outcome = follow(probed(0.5, most_probes=1), "{11}")
+    assert outcome.recorder.num_probes == 1
+    assert outcome.found is not None
+    assert outcome.found.answer == "10"
+    assert outcome.num_read == follow(probed(0.5), "{10}").num_read
 
 
 @pytest.mark.parametrize("make", [deer, dynasor(2), probed(1.0)])

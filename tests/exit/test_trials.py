@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from math import exp, log
+from math import exp, log, nan
 
 import pytest
 from hypothesis import given
@@ -59,6 +59,13 @@ def test_the_confidence_is_the_geometric_mean_over_the_answers_own_tokens(
         AnswerForm.of(DEER_PROMPT), TOKENIZER.encode("{42}.."), unequal, TOKENIZER, is_over=False
     )
     assert two.confidence == pytest.approx(exp((log(0.9) + log(0.4)) / 2))
+
+
+def test_an_answer_without_log_probabilities_has_no_confidence() -> None:
+    found = read_trial(
+        AnswerForm.of(DEER_PROMPT), TOKENIZER.encode("{42}"), [0.0, nan, 0.0, 0.0], TOKENIZER, is_over=False
+    )
+    assert (found.answer, found.confidence) == ("42", 0.0)
 
 
 def test_an_unknown_answer_has_no_confidence_and_agrees_with_nothing() -> None:

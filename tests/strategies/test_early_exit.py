@@ -9,20 +9,30 @@ from typing import Any
 import pytest
 
 from reason_spec.engines.generation import EngineRequest, Generation
-from reason_spec.engines.scripted import ScriptedEngine
+from reason_spec.engines.scripted import ScriptedEngine, ScriptedTokenizer
 from reason_spec.exit.policy import ExitMonitor
 from reason_spec.exit.trials import DEER_PROMPT, DYNASOR_PROMPT
+from reason_spec.routers.simple import RandomRouter
 from reason_spec.segment import split_steps
 from reason_spec.settings import ExitSettings, StrategySettings
-from reason_spec.strategies.autoregressive import DraftModelSpeculation, PromptLookup
+from reason_spec.strategies.arbitrage import Arbitrage
+from reason_spec.strategies.autoregressive import (
+    DraftModelSpeculation,
+    PromptLookup,
+    SelfSpeculation,
+    TokenRecycling,
+)
 from reason_spec.strategies.base import Strategy
 from reason_spec.strategies.early_exit import BOX_PROMPT, PHRASE_PROMPT, ExitWatch, policy_of
 from reason_spec.strategies.lookahead import Lookahead
 from reason_spec.strategies.oracle import Oracle
-from reason_spec.strategies.specreason import SpecReason
+from reason_spec.strategies.scot import Scot
+from reason_spec.strategies.specreason import Atts, Hybrid, Rsd, SpecReason
 from reason_spec.strategies.speculative_thinking import SpeculativeThinking
+from reason_spec.strategies.ssr import Ssr
 from reason_spec.strategies.thinking import CLOSER, ThinkingLimit
 from reason_spec.types import Sampling
+from reason_spec.verifiers.cascade import CascadeVerifier
 from reason_spec.verifiers.exact import ExactVerifier
 from tests.strategies.solving import PROMPT, Outcome, Says, autoregressive, solve
 
@@ -75,17 +85,24 @@ def watched(rule: str, answer_prompt: str = "", **values: Any) -> ThinkingLimit:
     return ThinkingLimit(monitor=monitor)
 
 
-def by(kind: type[Strategy], verifier: Any = None, **values: Any) -> Make:
+def by(kind: type[Strategy], verifier: Any = None, router: Any = None, **values: Any) -> Make:
     settings = StrategySettings(planner=False, **values)
-    return lambda target, draft: kind(settings, target, draft, verifier)
+    return lambda target, draft: kind(settings, target, draft, verifier, router)
 
 
 STRATEGIES: dict[str, Make] = {
     "autoregressive": autoregressive,
     "prompt_lookup": by(PromptLookup),
+    "token_recycling": by(TokenRecycling),
+    "self_speculative": by(SelfSpeculation),
     "speculative": by(DraftModelSpeculation),
     "lookahead": by(Lookahead, ExactVerifier(), depth=3),
     "specreason": by(SpecReason, Says("accept"), depth=3),
+    "rsd": by(Rsd, Says("accept"), depth=3),
+    "atts": by(Atts, Says("reject"), depth=3),
+    "hybrid": by(Hybrid, CascadeVerifier([Says("unknown"), ExactVerifier()]), depth=3),
+    "arbitrage": by(Arbitrage, router=RandomRouter(0.5), depth=3),
+    "scot": by(Scot, Says("accept")),
     "oracle": by(Oracle, Says("accept"), depth=2),
     "speculative_thinking": by(SpeculativeThinking, depth=3),
 }
@@ -118,6 +135,40 @@ def test_the_policy_ends_the_thinking_in_every_strategy(name: str) -> None:
     assert [step.origin for step in outcome.steps].count("inserted") == 1
     events = [event for event in outcome.recorder.events if event.kind == "exited"]
     assert [(event.step_index, event.text) for event in events] == [(num_kept, "10")]
+
+
+def test_behind_an_exit_no_direction_is_inserted_into_the_answer() -> None:
+    make = by(Ssr, Says("accept"), directions=("Let us count.",))
+    outcome = think(make, watched("policy", threshold=0.5))
+    thinking, closed, answer = outcome.text.partition(CLOSER)
+    assert thinking.startswith("Let us count.\n\n")
+    assert (closed, answer) == (CLOSER, f"\n\n{END}")
+    assert outcome.recorder.early_exit is not None
+
+
+@pytest.mark.parametrize("name", STRATEGIES)
+def test_without_an_exit_a_text_without_thinking_tags_is_the_models_at_any_length(name: str) -> None:
+    target, limit = Thinks(closer=""), watched("policy", BOX_PROMPT, threshold=1.0)
+    whole = len(think(STRATEGIES[name], None, target).tokens)
+    for max_tokens in (1, whole // 3, whole // 2, whole - 2, whole - 1, whole):
+        free = think(STRATEGIES[name], None, target, max_tokens=max_tokens)
+        limited = think(STRATEGIES[name], limit, target, max_tokens=max_tokens)
+        assert (limited.tokens, limited.steps[-1].finish) == (free.tokens, free.steps[-1].finish)
+
+
+def test_an_exit_leaves_room_for_the_answer() -> None:
+    kept = "".join(STEPS[: first_stop(0.5)])
+    asked = ScriptedTokenizer().encode(kept + BOX_PROMPT)
+    ended = []
+    for max_tokens in range(len(asked) - 10, len(asked) + 40):
+        limit, target = watched("policy", BOX_PROMPT, threshold=0.5), Thinks(closer="")
+        outcome = think(autoregressive, limit, target, max_tokens=max_tokens)
+        assert len(outcome.tokens) <= max_tokens
+        if outcome.recorder.early_exit is not None and BOX_PROMPT in outcome.text:
+            assert outcome.text.partition(BOX_PROMPT)[2]
+            ended.append(max_tokens)
+    assert ended
+    assert min(ended) > len(asked)
 
 
 @pytest.mark.parametrize("name", EXACT)

@@ -16,6 +16,7 @@ from reason_spec.engines.scripted import ScriptedEngine
 from reason_spec.settings import StrategySettings
 from reason_spec.strategies.base import Strategy
 from reason_spec.strategies.ssr import Ssr
+from reason_spec.strategies.thinking import ThinkingLimit
 from reason_spec.types import Prefix, Usage
 from reason_spec.verifiers.base import Verifier
 from tests.strategies.solving import Breaks, Outcome, Says, autoregressive, solve
@@ -119,6 +120,16 @@ def test_no_answer_is_longer_than_its_limit(max_tokens: int) -> None:
     outcome = followed(Says("accept"), max_tokens=max_tokens)
     assert 0 < len(outcome.tokens) <= max_tokens
     assert outcome.left_running == 0
+
+
+def test_behind_a_thinking_that_a_limit_ends_no_direction_is_inserted() -> None:
+    limit = ThinkingLimit(max_steps=1, closer="", closing="Answer: ")
+    outcome = solve(ssr(Says("accept")), answers("Mine"), answers("Draft"), target_kind=Likes, thinking=limit)
+    assert [step.origin for step in outcome.steps][:3] == ["inserted", "draft", "inserted"]
+    assert outcome.text.startswith("Guess!\n\nDraft Guess 0.\n\nAnswer: ")
+    assert {step.origin for step in outcome.steps[3:]} == {"target"}
+    works = [event.work for event in outcome.recorder.events if event.kind == "started"]
+    assert len(works) == len(set(works))
 
 
 def test_leaving_early_leaves_nothing_running() -> None:

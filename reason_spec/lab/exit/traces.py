@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -110,7 +111,10 @@ def split_thinking(response: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ReadTrace:
-    """The steps of a thinking: their texts, where each ends, in characters, and the candidates after it."""
+    """The steps of a thinking: their texts, where each ends, in characters, and the candidates after it.
+
+    ``candidates`` is empty where a policy chose among them as the text was read.
+    """
 
     trace: Trace
     steps: tuple[str, ...]
@@ -118,8 +122,18 @@ class ReadTrace:
     candidates: tuple[tuple[Candidate, ...], ...]
 
 
-def read_steps(traces: Iterable[Trace], advance: Callable[[], None] = lambda: None) -> list[ReadTrace]:
-    """Read the thinking of each answer step by step, as a policy does."""
+def read_steps(
+    traces: Iterable[Trace],
+    advance: Callable[[], None] = lambda: None,
+    *,
+    reduce: Callable[[ReadTrace], ReadTrace] | None = None,
+) -> list[ReadTrace]:
+    """Read the thinking of each answer step by step, as a policy does.
+
+    Args:
+        reduce: returns what is kept of each answer, since the candidates of many long texts fill the memory;
+            None: all of it.
+    """
     found = []
     for trace in traces:
         reader, end = ExitReader(trace.question), 0
@@ -129,7 +143,13 @@ def read_steps(traces: Iterable[Trace], advance: Callable[[], None] = lambda: No
         for step in steps:
             end += len(step)
             ends.append(end)
-            candidates.append(tuple(reader.read(step)))
-        found.append(ReadTrace(trace, tuple(steps), tuple(ends), tuple(candidates)))
+            candidates.append(tuple(map(_compact, reader.read(step))))
+        read = ReadTrace(trace, tuple(steps), tuple(ends), tuple(candidates))
+        found.append(read if reduce is None else reduce(read))
         advance()
     return found
+
+
+def _compact(candidate: Candidate) -> Candidate:
+    """Return a candidate with features in single precision, in which models read them."""
+    return candidate._replace(features=array("f", candidate.features))

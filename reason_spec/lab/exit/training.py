@@ -7,7 +7,7 @@ then changes nothing. Reference answers are used to choose the threshold, and to
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
@@ -17,7 +17,16 @@ from numpy.typing import NDArray
 import reason_spec
 from reason_spec.errors import DataError
 from reason_spec.exit.features import FEATURE_NAMES, ExitReader
-from reason_spec.exit.policy import ASKED_COLUMNS, MODEL_FEATURES, ExitPolicy, Floats, Trees, with_asked
+from reason_spec.exit.policy import (
+    ASKED_COLUMNS,
+    MODEL_FEATURES,
+    ExitPolicy,
+    Floats,
+    Rows,
+    Trees,
+    question_key,
+    with_asked,
+)
 from reason_spec.exit.reading import Value
 from reason_spec.exit.values import VALUE_FEATURES
 from reason_spec.lab.exit.traces import ReadTrace
@@ -38,6 +47,8 @@ _MODEL_FIT: Final = {
     "max_features": 0.3,
 }
 _BINS: Final = 64
+_RATED_ROWS: Final = 10_000
+"""Rows that trees rate at once: each takes a place for each tree."""
 _SINCE_FIRST: Final = VALUE_FEATURES.index("since_first")
 _CALCULATOR: Final = re.compile(r"<<[^<>]*>>")
 
@@ -46,7 +57,6 @@ _KEPT_SETTLED: Final = 3
 """Of the steps more than `_SETTLED_STEPS` after the first statement of the final answer, one in three is
 fitted, with three times the weight: they are half of all, and nearly alike."""
 
-Rows: TypeAlias = NDArray[np.float32]
 Advance: TypeAlias = Callable[[], None]
 
 
@@ -57,7 +67,7 @@ class LabelledCandidates:
     ``sizes`` are the numbers of candidates of each step that has any, in the order of the rows.
     """
 
-    x: Floats
+    x: NDArray[np.float32]
     final: NDArray[np.bool_]
     answer: NDArray[np.int64]
     weight: Floats
@@ -67,6 +77,8 @@ class LabelledCandidates:
     """Of each answer."""
     group: NDArray[np.int64]
     """Of each answer."""
+    questions: tuple[str, ...]
+    """The `question_key` of each question."""
 
     @classmethod
     def of(cls, reads: Sequence[ReadTrace], task: str | Task = "auto") -> LabelledCandidates:
@@ -98,13 +110,14 @@ class LabelledCandidates:
                 f"answer in a step: at least {MIN_ANSWERS} such answers to {FOLDS} questions are needed"
             )
         return cls(
-            np.array(rows),
+            np.array(rows, np.float32),
             np.array(final, bool),
             np.array(answers, np.int64),
             np.array(weights, float),
             tuple(sizes),
             _numbered([read.trace.problem for read in reads]),
             _numbered([read.trace.group or "" for read in reads]),
+            tuple(sorted({question_key(read.trace.question) for read in reads})),
         )
 
 
@@ -121,9 +134,15 @@ def final_value(answer: str | None) -> Value | None:
 
 
 def train(
-    table: LabelledCandidates, asked: Boosting, *, threshold: float, about: dict[str, Any], seed: int = 0
+    table: LabelledCandidates,
+    asked: Boosting,
+    *,
+    threshold: float,
+    about: dict[str, Any],
+    solved: Iterable[Problem] = (),
+    seed: int = 0,
 ) -> ExitPolicy:
-    """Fit a policy to all answers of a table."""
+    """Fit a policy to all answers of a table; ``solved`` are the problems that ``asked`` was fitted to."""
     import sklearn
 
     rows = _with_asked(table, asked)
@@ -140,6 +159,7 @@ def train(
             "rows": len(rows),
             "versions": {"reason-spec": reason_spec.__version__, "scikit-learn": sklearn.__version__},
         },
+        questions=tuple(sorted({*table.questions, *(question_key(one.question) for one in solved)})),
     )
 
 
@@ -209,13 +229,14 @@ def train_asked(problems: Sequence[Problem], advance: Advance = lambda: None, se
     return fit_boosting(x, np.array(final, bool), None, _ASKED_FIT, seed)
 
 
-def _with_asked(table: LabelledCandidates, asked: Boosting) -> Floats:
+def _with_asked(table: LabelledCandidates, asked: Boosting) -> Rows:
     assert table.x.shape[1] == len(FEATURE_NAMES), "rows have the features of this version"
-    margins = Trees(asked).margins(table.x[:, ASKED_COLUMNS])
-    return with_asked(table.x, margins, *table.sizes)
+    trees, x = Trees(asked), table.x[:, ASKED_COLUMNS]
+    parts = [trees.margins(x[start : start + _RATED_ROWS]) for start in range(0, len(x), _RATED_ROWS)]
+    return with_asked(table.x, np.concatenate(parts), *table.sizes)
 
 
-def _fit_model(rows: Floats, table: LabelledCandidates, seen: NDArray[np.int64], seed: int) -> Boosting:
+def _fit_model(rows: Rows, table: LabelledCandidates, seen: NDArray[np.int64], seed: int) -> Boosting:
     # Answers with many steps must not outweigh the others; the root keeps some weight for their variety.
     counts = np.bincount(table.answer, minlength=len(table.problem))
     seen = seen[table.weight[seen] > 0]
@@ -225,7 +246,7 @@ def _fit_model(rows: Floats, table: LabelledCandidates, seen: NDArray[np.int64],
 
 
 def fit_boosting(
-    x: Rows, y: NDArray[np.bool_], weights: Floats | None, options: dict[str, Any], seed: int
+    x: NDArray[np.float32], y: NDArray[np.bool_], weights: Floats | None, options: dict[str, Any], seed: int
 ) -> Boosting:
     """Fit boosted trees to ``[rows, features]`` and their labels; ``options`` are scikit-learn's."""
     from sklearn.ensemble import HistGradientBoostingClassifier

@@ -8,6 +8,7 @@ question count as one problem, which is lost if any of its answers is.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
 from reason_spec.exit.policy import ExitPolicy
@@ -43,7 +44,7 @@ class ExitTuning(NamedTuple):
 
 
 def tune_exit(
-    policy: ExitPolicy,
+    curve: PolicyCurve,
     replay: Replay,
     test: LossTest,
     *,
@@ -59,7 +60,6 @@ def tune_exit(
     test.refuse_too_few(num_problems)
     trials: list[Trial] = []
     kept: list[float] = []
-    curve = PolicyCurve(policy)
     for threshold in sorted(set(thresholds), reverse=True):
         answers = replay.run(curve.rule(threshold))
         lost = {answer.problem for answer in answers if answer.is_lost}
@@ -70,7 +70,7 @@ def tune_exit(
         if not test.passes(trials[-1]):
             break
     chosen = laxest_safe(trials, test)
-    safe = None if chosen is None else policy.model_copy(update={"threshold": chosen.threshold})
+    safe = None if chosen is None else curve.policy.model_copy(update={"threshold": chosen.threshold})
     return ExitTuning(ThresholdTrials(_NAME, LOSS_CLASS, test, tuple(trials), chosen), tuple(kept), safe)
 
 
@@ -78,8 +78,13 @@ class PolicyCurve:
     """A policy at any threshold; its chances are computed once for each answer."""
 
     def __init__(self, policy: ExitPolicy) -> None:
-        self._choose = policy.best
+        self.policy = policy
         self._choices: dict[int, list[tuple[int, str, float]]] = {}
+
+    def reduce(self, read: ReadTrace) -> ReadTrace:
+        """Choose among the candidates of an answer, and return it without them."""
+        self._choices_of(read)
+        return replace(read, candidates=())
 
     def rule(self, threshold: float) -> Rule:
         def stop(read: ReadTrace) -> Stop | None:
@@ -89,7 +94,7 @@ class PolicyCurve:
         return stop
 
     def _choices_of(self, read: ReadTrace) -> list[tuple[int, str, float]]:
-        if id(read) not in self._choices:
-            best = ((step, self._choose(candidates)) for step, candidates in enumerate(read.candidates))
-            self._choices[id(read)] = [(step, c.answer, c.chance) for step, c in best if c is not None]
-        return self._choices[id(read)]
+        if id(read.trace) not in self._choices:
+            best = ((step, self.policy.best(candidates)) for step, candidates in enumerate(read.candidates))
+            self._choices[id(read.trace)] = [(step, c.answer, c.chance) for step, c in best if c is not None]
+        return self._choices[id(read.trace)]

@@ -8,11 +8,14 @@ from pathlib import Path
 from typing import Any
 
 
-def write_answers(path: Path, num_problems: int, **more: Any) -> Path:
-    """Write one answer in each style to each problem; every twelfth ends wrong after a right first try."""
+def write_answers(path: Path, num_problems: int, who: str = "Ana", **more: Any) -> Path:
+    """Write one answer in each style to each problem; every twelfth ends wrong after a right first try.
+
+    Problems of another person are other problems.
+    """
     rows: list[dict[str, Any]] = []
     for number in range(num_problems):
-        rows += [{**_answer(number, style), **more} for style in ("brief", "wordy")]
+        rows += [{**_answer(number, style, who), **more} for style in ("brief", "wordy")]
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     return path
 
@@ -28,7 +31,7 @@ def write_solved(path: Path, num_problems: int) -> Path:
             f"Then {total} - {eaten} = <<{total}-{eaten}={total - eaten}>>{total - eaten} apples are left.\n"
             f"#### {total - eaten}"
         )
-        rows.append({"question": _question(boxes, apples, eaten), "answer": solution})
+        rows.append({"question": _question("Ana", boxes, apples, eaten), "answer": solution})
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     return path
 
@@ -38,11 +41,11 @@ def _numbers(seed: int) -> tuple[int, int, int]:
     return draw.randint(3, 9), draw.randint(11, 19), draw.randint(2, 10)
 
 
-def _question(boxes: int, apples: int, eaten: int) -> str:
-    return f"Ana has {boxes} boxes of {apples} apples. She eats {eaten} apples. How many apples are left?"
+def _question(who: str, boxes: int, apples: int, eaten: int) -> str:
+    return f"{who} has {boxes} boxes of {apples} apples. She eats {eaten} apples. How many apples are left?"
 
 
-def _answer(number: int, style: str) -> dict[str, Any]:
+def _answer(number: int, style: str, who: str) -> dict[str, Any]:
     boxes, apples, eaten = _numbers(number)
     total, draw = boxes * apples, random.Random(f"{number} {style}")
     left = total - eaten
@@ -66,7 +69,7 @@ def _answer(number: int, style: str) -> dict[str, Any]:
     text = "\n\n".join(steps)
     return {
         "id": f"p{number}",
-        "question": _question(boxes, apples, eaten),
+        "question": _question(who, boxes, apples, eaten),
         "answer": str(left),
         "response": f"<think>\n{text}\n</think>\n\nThe answer is \\boxed{{{final}}}.",
         "model": style,

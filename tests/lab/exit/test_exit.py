@@ -28,6 +28,7 @@ from reason_spec.lab.exit.traces import ReadTrace, Trace, read_steps, read_trace
 from reason_spec.lab.exit.tuning import PolicyCurve, tune_exit
 from reason_spec.lab.tuning.calibration import LossTest
 from reason_spec.tasks.grading import Grader
+from reason_spec.types import Problem
 from tests.lab.exit.answers import write_answers
 
 
@@ -94,6 +95,21 @@ def test_a_curve_gives_the_stops_of_its_thresholds(trained: Trained) -> None:
         ]
 
 
+def test_an_answer_that_is_reduced_to_its_choices_has_the_same_stops(trained: Trained) -> None:
+    curve, policy = PolicyCurve(trained.policy), trained.policy
+    reads = read_steps([read.trace for read in trained.reads], reduce=curve.reduce)
+    assert not any(read.candidates for read in reads)
+    assert list(map(curve.rule(policy.threshold), reads)) == list(map(policy_rule(policy), trained.reads))
+
+
+def test_a_policy_knows_the_questions_that_it_was_trained_on(trained: Trained) -> None:
+    solved = [Problem("1", "How many  pears?", "3")]
+    policy = training.train(trained.table, trained.policy.asked, threshold=0.9, about={}, solved=solved)
+    assert all(policy.has_seen(read.trace.question) for read in trained.reads)
+    assert policy.has_seen("How many pears?\n")
+    assert not policy.has_seen("How many plums?")
+
+
 def test_no_rule_keeps_less_than_the_oracle_without_a_loss(trained: Trained) -> None:
     best = oracle(lambda read, answer: trained.replay.is_right(read, answer) is True)
     found = trained.replay.run(best)
@@ -147,7 +163,8 @@ def test_dynasor_counts_agreeing_probes_without_doubt() -> None:
 
 
 def test_a_threshold_is_chosen_by_its_test_on_whole_problems(trained: Trained) -> None:
-    found = tune_exit(trained.policy, trained.replay, LossTest(0.2, 0.95), num_problems=48)
+    curve = PolicyCurve(trained.policy)
+    found = tune_exit(curve, trained.replay, LossTest(0.2, 0.95), num_problems=48)
     assert found.policy is not None
     assert found.trials.chosen is not None
     assert found.policy.threshold == found.trials.chosen.threshold
@@ -156,7 +173,7 @@ def test_a_threshold_is_chosen_by_its_test_on_whole_problems(trained: Trained) -
     assert found.trials.test.passes(found.trials.chosen)
     assert last.threshold == 0.5 or not found.trials.test.passes(last)
     with pytest.raises(DataError, match="48 problems with known answers are too few"):
-        tune_exit(trained.policy, trained.replay, LossTest(0.01, 0.95), num_problems=48)
+        tune_exit(curve, trained.replay, LossTest(0.01, 0.95), num_problems=48)
 
 
 def test_too_few_answers_are_refused(trained: Trained) -> None:
