@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 from reason_spec.verifiers.notation import normalize
 from reason_spec.verifiers.objections import missing_numbers
 from reason_spec.verifiers.quantities import Quantities, read_quantities
-from reason_spec.verifiers.words import FUNCTION_WORDS, Term, stem, stemmed_terms
+from reason_spec.verifiers.words import FUNCTION_WORDS, Term, exact_terms, stem, stemmed_terms
 
 _UNREAD: Final = re.compile(r"[^A-Za-z0-9\s.,;:'$%=+*/^()\[\]{}\\-]|:(?=\d)")
 """Signs that are no terms: an inequality, a factorial, a question."""
@@ -55,7 +55,7 @@ def find_evidence(drafted: str, target: str, question: str) -> Evidence:
         bool(mine) and mine == other,
         bool(asked & (words[0] - words[1]) and asked & (words[1] - words[0])),
         _has_replaced_word(*terms, asked),
-        terms[0] == terms[1] and _unread(one) == _unread(two),
+        exact_terms(one) == exact_terms(two) and _unread(one) == _unread(two),
     )
 
 

@@ -27,17 +27,28 @@ _WRAPPED: Final = re.compile(
     r"\\(?:text|boxed|mathrm|textbf|textit|mbox|mathbf|operatorname|underline|emph)\s*\{([^{}]*)\}"
 )
 _FRACTION: Final = re.compile(r"\\frac\s*\{([^{}]*)\}\s*\{([^{}]*)\}")
+BOLD: Final = re.compile(
+    r"(?s)(?<![\w)*])\*\*+(?=[^\s*])((?:(?!\*\*|\n[ \t]*\n).)+?)(?<=[^\s*])\*\*+(?![\w(*])"
+)
+"""Text between two marks of Markdown; the power 2**3 has one."""
+_POWER: Final = re.compile(r"(?<=[\d)A-Za-z])(?<![A-Za-z]{2})[ \t]*\*\*[ \t]*(?=[\d(]|[A-Za-z](?![A-Za-z]))")
 _STARS: Final = re.compile(r"\*\*+")
 _CROSS: Final = re.compile(r"(?<=[\d)a-zA-Z.] )[xX](?= \$?[\d(])|(?<=\d)[xX](?=\$?\d)")
 _PHRASES: Final = re.compile(r"\b(multiplied|divided) by\b")
-_BULLET: Final = re.compile(r"(?m)^[ \t]*[-*•][ \t]+")
 SIGNED_ITEM: Final = re.compile(
     r"(?<=[A-Za-z\d)\]}])(?<![A-Za-z]{2})[,;.:][ \t]+(?=[-+−–][ \t]*(?:\d|[A-Za-z](?![A-Za-z])))"
 )
 """The mark before a number with a sign: 1, -2 is not 1 - 2."""
 ARTICLE: Final = r"\b[Aa](?=\s+(?!(?:and|are|was|has|equals|plus|minus|times)\b)[a-z]{3,})"
 """The word a, as a pattern; any other single letter is a variable."""
-_LABEL: Final = re.compile(r"(?m)^[ \t]*(?:#+ *)?(?:(?:[Ss]tep|STEP) +\d+|\d{1,2}[.)](?=[ \t]|$))[:.]?")
+WORD: Final = rf"(?:[^\W\d_]{{2}}|{ARTICLE})"
+"""The beginning of a word, as a pattern; x + 3 begins with a variable."""
+_BULLET: Final = re.compile(rf"(?m)^[ \t]*(?:[*•]|-(?=[ \t]+(?:\**{WORD}|[$(]*\d[^\n]*=)))[ \t]+")
+"""A - before a number is a sign, unless the line has an equality, as lists of calculations have."""
+_LABEL: Final = re.compile(
+    r"(?m)^[ \t]*(?:#+ *)?(?:(?:[Ss]tep|STEP) +\d+|\d{1,2}[.)](?=[ \t][^\n]*[A-Za-z]))[:.]?"
+)
+"""The number of an item; without a word behind it, it may be the answer."""
 
 
 def normalize(text: str) -> str:
@@ -52,6 +63,7 @@ def normalize(text: str) -> str:
     for pattern, replacement in _REWRITES[2:]:
         text = pattern.sub(replacement, text)
     text = _FRACTION.sub(r"((\1)/(\2))", text)
-    text = _LABEL.sub(" ", _STARS.sub(" ", _BULLET.sub(" ", text)))
+    text = _POWER.sub("^", BOLD.sub(r" \1 ", _BULLET.sub(" ", text)))
+    text = _LABEL.sub(" ", _STARS.sub(" ", text))
     text = _PHRASES.sub(lambda found: "*" if found[1] == "multiplied" else "/", text)
     return _CROSS.sub("*", text)

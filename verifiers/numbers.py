@@ -14,7 +14,7 @@ from reason_spec.types import LossClass, Step, Verdict
 from reason_spec.verifiers.base import VerificationContext, Verifier
 from reason_spec.verifiers.notation import ARTICLE, SIGNED_ITEM, normalize
 from reason_spec.verifiers.objections import find_objection
-from reason_spec.verifiers.words import stemmed_terms
+from reason_spec.verifiers.words import exact_terms
 
 _FULLY_READ: Final = re.compile(r"(?:[A-Za-z0-9\s.,;$=+\-−*×·÷/()%]|(?<=[a-z])'(?=[a-z])|:(?!\d))*")
 """Texts in which `read_terms` reads every sign. 5! and 5², a ratio 3:2 and a question are not."""
@@ -43,7 +43,7 @@ class NumbersVerifier(Verifier):
 def _reads_the_same(one: str, other: str) -> bool:
     """Whether two texts have the same words, numbers and signs in the same order, in whatever notation."""
     is_read = all(_FULLY_READ.fullmatch(text) for text in (one, other))
-    return is_read and stemmed_terms(one) == stemmed_terms(other) and _variables(one) == _variables(other)
+    return is_read and exact_terms(one) == exact_terms(other) and _variables(one) == _variables(other)
 
 
 def _variables(text: str) -> list[str]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Set
+from bisect import bisect
+from collections.abc import Sequence, Set
 from fractions import Fraction
 from functools import lru_cache
 from typing import Final, NamedTuple
@@ -20,6 +21,8 @@ _SUBJECT: Final = re.compile(rf"(?:^|[.!?]\s)\s*([A-Z][a-z]+)(?= {FINITE_VERB})"
 _LESS: Final = re.compile(r"(?<!<)<(?![<-])|≤|\\l(?:eqslant|eq|e|t)(?![a-z])")
 _GREATER: Final = re.compile(r"(?<![>=-])>(?!>)|≥|\\g(?:eqslant|eq|e|t)(?![a-z])")
 _OR_EQUAL: Final = re.compile(r"[<>]=|=<|[≤≥]|\\[lg](?:eqslant|eq|e)(?![a-z])")
+_MOST_COMPARED: Final = 10_000
+"""Pairs of calculations that are compared; tables may have hundreds of them."""
 _NEGATIVE: Final = re.compile(r"[=(]\s*[-−]\s*(\d+(?:\.\d+)?)")
 
 
@@ -79,9 +82,9 @@ def find_objection(drafted: str, target: str, question: str, before: str = "") -
         if difference:
             return Objection(difference, contradicts=False)
     new = missing[0] | missing[1]
-    # Paragraph by paragraph: those of the steps before are read once for all steps behind them.
-    for paragraph in (question, *before.split("\n\n")) if new else ():
-        new -= read_quantities(paragraph).readings
+    # Line by line: those of the steps before are read once for all steps behind them.
+    for line in (question, *before.split("\n")) if new else ():
+        new -= read_quantities(line).readings
     if new:
         return Objection(f"{_listed(new)} in one step only", contradicts=False)
     if a.calculations and b.calculations and not _same_calculations(a, b):
@@ -126,19 +129,29 @@ def _names_in(text: str, subjects: bool = False) -> frozenset[str]:
 def _same_calculations(a: Quantities, b: Quantities) -> bool:
     """Whether each calculation of the step with fewer of them is one of the other's, in value or form."""
     fewer, more = sorted((a.calculations, b.calculations), key=len)
-    return all(
+    forms = {(other.operands, other.operators) for other in more}
+    open_ones = [mine for mine in fewer if (mine.operands, mine.operators) not in forms]
+    return len(open_ones) * len(more) <= _MOST_COMPARED and all(
         any(
-            (mine.operands == other.operands and mine.operators == other.operators)
-            or (is_near(mine.value, other.value) and set(mine.operands) & set(other.operands))
+            not set(mine.operands).isdisjoint(other.operands) and is_near(mine.value, other.value)
             for other in more
         )
-        for mine in fewer
+        for mine in open_ones
     )
 
 
 def missing_numbers(one: Quantities, other: Quantities) -> set[Fraction]:
     """Return the numbers of one step that the other one neither has nor computes."""
-    return {n for n in one.numbers if not any(is_near(n, reading) for reading in other.readings)}
+    missing = one.numbers - other.readings
+    readings = sorted(other.readings) if missing else []
+    rounded = [reading for reading in readings if reading.denominator != 1]
+    return {n for n in missing if not _has_near(n, rounded if n.denominator == 1 else readings)}
+
+
+def _has_near(number: Fraction, ascending: Sequence[Fraction]) -> bool:
+    """Whether one of the readings is near: the next one below or above, or none is."""
+    place = bisect(ascending, number)
+    return any(is_near(number, reading) for reading in ascending[max(0, place - 1) : place + 1])
 
 
 def _listed(numbers: Set[Fraction]) -> str:

@@ -14,17 +14,19 @@ from typing import Final
 from reason_spec.types import LossClass, Verdict
 from reason_spec.verifiers.base import VerificationContext
 from reason_spec.verifiers.encoding import EncodingVerifier
-from reason_spec.verifiers.notation import ARTICLE, SIGNED_ITEM
+from reason_spec.verifiers.notation import ARTICLE, BOLD, SIGNED_ITEM, WORD
 from reason_spec.verifiers.objections import find_objection
 from reason_spec.verifiers.pair_encoder import PairEncoder
 
-# Neither the power 2**3 nor a minus at the start of a line is a mark of Markdown.
-_FRAMES: Final = re.compile(
-    r"(?<![\w)])\*\*+|\*\*+(?![\w(])|(?m:^[ \t]*(?:[*•]|#+|-(?=[ \t]+[A-Za-z*]))[ \t]+)|\\[()\[\]]"
+# A minus or a star before a number or a variable is no mark of Markdown.
+_FRAMES: Final = re.compile(rf"(?m:^[ \t]*(?:•|#+|[-*](?=[ \t]+{WORD}))[ \t]+)|\\[()\[\]]")
+_ITEM: Final = re.compile(
+    r"(?<=[A-Za-z\d)\]}])(?<![A-Za-z]{2})([,;.:])[ \t]+(?=[$(]*(?:\d|[A-Za-z](?![A-Za-z])))"
 )
-_MARKS: Final = re.compile(r"[,;.:](?=\s|$)")
+"""The mark between numbers or variables: 2, 1/2 is not 2 1/2."""
+_MARKS: Final = re.compile(r"(?<!\s)[,;.:](?=\s|$)")
 _SPACE: Final = re.compile(r"(?<=\d)\s+(?=\d)|(?<=[^\W\d_])\s+(?=[^\W\d_])|(?P<other>\s+)")
-_WORD: Final = re.compile(rf"[^\W\d_]{{2,}}|{ARTICLE}")
+_WORD: Final = re.compile(rf"(?<![^\W_])[^\W\d_]{{2,}}|{ARTICLE}")
 _SURELY_OTHER: Final = 0.05
 """A probability at which the steps are said to differ."""
 
@@ -66,9 +68,17 @@ class SemanticVerifier(EncodingVerifier[PairEncoder]):
 def squeezed(text: str) -> str:
     """Return a text without white space, Markdown, the frames of formulas, marks and capitals of words.
 
-    A space between two numbers or two words stays, as do the mark before a number with a sign and the case of
-    single letters: those are variables.
+    A space between two numbers or two words stays, as does the mark between two numbers or before a sign.
+    Case stays in single letters, in words with capitals inside and behind numbers: those are variables,
+    symbols and units (5 mW, 5 MW).
     """
-    text = _MARKS.sub("", SIGNED_ITEM.sub(",", _FRAMES.sub("", text)))
+    text = _FRAMES.sub("", BOLD.sub(r"\1", text))
+    text = _MARKS.sub("", _ITEM.sub(r"\1;", SIGNED_ITEM.sub(",", text)))
     text = _SPACE.sub(lambda found: "" if found["other"] else " ", text)
-    return _WORD.sub(lambda found: found[0].casefold(), text)
+    return _WORD.sub(_small, text)
+
+
+def _small(word: re.Match[str]) -> str:
+    """Return a word in small letters; as it is where a capital stands behind its first letter."""
+    rest = word[0][1:]
+    return word[0].casefold() if rest == rest.casefold() else word[0]

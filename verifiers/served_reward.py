@@ -94,7 +94,8 @@ class _RewardServers:
         self._pool = ServerPool(urls)
         self._meeting = asyncio.Lock()
         self._met = False
-        self._trouble: ServerError | None = None
+        self._last_trouble: ServerError | None = None
+        """Of any request: while no server is ready, it says why."""
 
     async def close(self) -> None:
         await self._wire.close()
@@ -148,6 +149,7 @@ class _RewardServers:
         """
         end = self.loop.time() + seconds
         affinity = zlib.crc32(so_far.question.encode("utf-8", "surrogatepass"))
+        trouble: ServerError | None = None
         try:
             async with asyncio.timeout_at(end):
                 for _ in range(self._max_tries):
@@ -155,16 +157,13 @@ class _RewardServers:
                         break
                     try:
                         async with self._pool.use(affinity) as server:
-                            reward = await self._ask(server, so_far)
-                    except ServerError as trouble:
-                        self._trouble = trouble
-                    else:
-                        self._trouble = None
-                        return reward
+                            return await self._ask(server, so_far)
+                    except ServerError as error:
+                        trouble = self._last_trouble = error
         except TimeoutError:
-            last = "" if self._trouble is None else f"; at last: {self._trouble}"
+            last = "" if trouble is None else f"; at last: {trouble}"
             raise EngineError(f"{_OWNER}: no reward within {seconds:g} seconds{last}") from None
-        raise EngineError(f"{_OWNER}: {self._trouble}")
+        raise EngineError(f"{_OWNER}: {trouble or self._last_trouble or 'no server is ready'}")
 
     async def _ask(self, server: RemoteServer, so_far: SoFar) -> float:
         answer = so_far.answer if self._step_token is None else self._step_token.mark(so_far.answer)

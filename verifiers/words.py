@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from fractions import Fraction
+from functools import lru_cache
 from typing import Final, TypeAlias
 
+from reason_spec.verifiers.arithmetic import WORD_OPERATORS, number_of_word, tokenize
+from reason_spec.verifiers.notation import normalize
 from reason_spec.verifiers.quantities import read_terms
 
 Term: TypeAlias = str | Fraction
@@ -71,13 +74,44 @@ def stem(word: str) -> str:
     return word[:-1] + "i" if len(word) > 3 and word.endswith("y") else word
 
 
-_OPENINGS: Final = frozenset(map(stem, ("so", "thus", "therefore", "hence", "then", "now")))
+_OPENINGS: Final = frozenset(("so", "thus", "therefore", "hence", "then", "now"))
+_OPENING_STEMS: Final = frozenset(map(stem, _OPENINGS))
+_MULTIPLIERS: Final = frozenset("once twice double doubled triple".split())
 
 
 def stemmed_terms(text: str) -> list[Term]:
     """Return the words, numbers and signs of a text in order, words by `stem` and without openings."""
     stems = (stem(term) if isinstance(term, str) else term for term in read_terms(text))
-    return [term for term in stems if term not in _OPENINGS]
+    return [term for term in stems if term not in _OPENING_STEMS]
+
+
+@lru_cache(maxsize=4096)
+def exact_terms(text: str) -> tuple[Term, ...]:
+    """Return the words, numbers and signs of a text in order, such that equal ones say the same.
+
+    Words lose a plural s and, where it means nothing, their capital; only an opening at the beginning is left
+    out. Ordinals and multipliers are words: 3rd is not 3, double rooms are not two rooms.
+    """
+    found: list[Term] = []
+    for token in tokenize(normalize(text)):
+        if token.kind == "number" and token.value is not None:
+            found.append(token.value)
+        elif token.kind == "word":
+            found.append(_exact(token.text, behind_number=bool(found) and isinstance(found[-1], Fraction)))
+        elif token.kind != "end":
+            found.append(WORD_OPERATORS.get(token.text.lower(), token.text))
+    return tuple(found[1:] if found and found[0] in _OPENINGS else found)
+
+
+def _exact(word: str, *, behind_number: bool) -> Term:
+    """Return a word as `exact_terms` has it; behind a number, mW and MW are other units."""
+    small = word.lower()
+    number = None if small in _MULTIPLIERS else number_of_word(small)
+    if number is not None and number.denominator == 1:
+        return number
+    if not behind_number and (len(word) == 1 or word[1:].islower()):
+        word = small
+    return word[:-1] if len(word) > 3 and word.endswith("s") and word[-2] not in "su" else word
 
 
 def _both_ways(pairs: str) -> dict[str, set[str]]:

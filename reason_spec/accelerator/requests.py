@@ -14,6 +14,7 @@ from reason_spec.settings import NO_EXIT, ExitSettings, Settings, StrategySettin
 from reason_spec.strategies.base import Strategy
 from reason_spec.strategies.suffix_session import Segments
 from reason_spec.strategies.thinking import ThinkingLimit
+from reason_spec.tasks.base import question_of
 from reason_spec.types import Constraint, Prefix, Sampling, Step
 
 
@@ -97,9 +98,12 @@ class GenerationRequest:
 
     @property
     def question(self) -> str:
-        """The question as verifiers see it: the user's last message, or the prompt."""
+        """The question as verifiers see it: the user's last message, or the prompt.
+
+        Verifiers were trained on bare questions, so a task's instruction and solved examples are left out.
+        """
         questions = [message["content"] or "" for message in self.messages if message["role"] == "user"]
-        return questions[-1] if questions else str(self.prompt or "")
+        return question_of(questions[-1]) if questions else str(self.prompt or "")
 
     def tokens_for(self, engine: Engine, target: Engine) -> tuple[int, ...]:
         """Return the prompt in the tokens of an engine's model.

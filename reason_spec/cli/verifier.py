@@ -74,7 +74,12 @@ def verifier_train(
     ] = 0,
     threads: Annotated[int, typer.Option(min=1, help="Threads of the processor.")] = 1,
     risk: Annotated[
-        float, typer.Option(min=0, max=0.5, help="Share of changed steps that the threshold may accept.")
+        float,
+        typer.Option(
+            min=0,
+            max=0.5,
+            help="Share of changed steps to accept in calibration; on other problems it is more.",
+        ),
     ] = 0.003,
     leave_out: Annotated[
         list[str] | None,

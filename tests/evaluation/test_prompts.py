@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
@@ -10,7 +12,7 @@ from reason_spec.engines.tokenizer import load_tokenizer
 from reason_spec.errors import EngineError
 from reason_spec.evaluation.prompts import ask_for, messages_for, prompt_style
 from reason_spec.settings import Settings, load_settings
-from reason_spec.tasks.base import EXAMPLES_END
+from reason_spec.tasks.base import EXAMPLES_END, PromptStyle, task_names
 from reason_spec.types import Problem
 from tests.engines.real_models import GEMMA3, SMOLLM2, real_model
 from tests.engines.tiny_models import byte_level_tokenizer
@@ -50,6 +52,14 @@ def test_a_model_with_one_is_asked_for_a_boxed_answer(tmp_path: Path) -> None:
     settings = settings_of(tmp_path)
     assert prompt_style(settings) == "boxed"
     assert ask_for(PROBLEM, settings).stops == ()
+
+
+@pytest.mark.parametrize("task", task_names())
+@pytest.mark.parametrize("style", get_args(PromptStyle))
+def test_verifiers_see_the_bare_question_under_every_style(style: str, task: str) -> None:
+    settings = load_settings(flags={"target.kind": "scripted", "target.model": "none", "task.prompt": style})
+    question = "Line one.\n\nWhat is 2 + 3?"
+    assert ask_for(replace(PROBLEM, question=question, task=task), settings).question == question
 
 
 def test_the_style_that_is_set_is_taken(tmp_path: Path) -> None:

@@ -9,7 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from reason_spec.routers import progress
 from reason_spec.routers.progress import Progress, read_progress
+from reason_spec.verifiers.quantities import Quantities, read_quantities
 
 QUESTION = (
     "Ana has 12 shells. Tom has 5 shells more than Ana. Zoe has half as many shells as Ana and Tom together "
@@ -63,6 +65,25 @@ def test_the_place_is_that_of_the_sentence_with_most_in_common() -> None:
     assert places == [0, 0.25]
     found = read_progress(question, "Ana has 12 red shells.\n\n", step)
     assert (found.place, found.sentence_jump) == (0.5, 2)
+
+
+@pytest.mark.parametrize("separator", ["\n", " "])
+def test_an_answer_without_blank_lines_is_not_read_anew_at_each_step(
+    separator: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lengths: list[int] = []
+
+    def counting(text: str) -> Quantities:
+        lengths.append(len(text))
+        return read_quantities(text)
+
+    monkeypatch.setattr(progress, "read_quantities", counting)
+    steps = [f"Line {n} has {n} + {n + 1} = {2 * n + 1} shells.{separator}" for n in range(200)]
+    for n, step in enumerate(steps):
+        found = read_progress(QUESTION, "".join(steps[:n]), step)
+    assert found.uses_last_result is False
+    assert max(lengths) <= 1000
+    assert sum(lengths) < 30_000 + 10 * len("".join(steps))
 
 
 @given(st.text(max_size=60), st.text(max_size=60), st.text(max_size=60))

@@ -4,6 +4,8 @@ import asyncio
 import importlib.util
 import shutil
 import sys
+import threading
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +15,7 @@ from reason_spec.errors import SettingsError
 from reason_spec.settings import VerifierSettings
 from reason_spec.types import Step
 from reason_spec.verifiers.base import VerificationContext, create_verifier
+from reason_spec.verifiers.batching import Batcher
 from reason_spec.verifiers.embedding import EmbeddingVerifier, compare_texts
 from reason_spec.verifiers.encoder import MINILM_SHA256, SentenceEncoder, find_packaged_model
 
@@ -59,6 +62,48 @@ async def test_cancelling_one_caller_leaves_the_batch_to_the_others(minilm: Sent
     assert len((await other).windows) == 1
     with pytest.raises(asyncio.CancelledError):
         await doomed
+
+
+async def test_what_all_callers_have_left_is_not_processed() -> None:
+    """Verdicts that time out behind a long batch would else be computed for no caller."""
+    worked: list[list[str]] = []
+    free = threading.Event()
+
+    def work(texts: Sequence[str]) -> list[str]:
+        free.wait(10)
+        worked.append(list(texts))
+        return list(texts)
+
+    batcher = Batcher(work, "test", max_batch=1, gather_seconds=0)
+    first = asyncio.create_task(batcher.ask("first"))
+    await asyncio.sleep(0.05)
+    left = [asyncio.create_task(batcher.ask(f"left {n % 2}")) for n in range(4)]
+    kept = [asyncio.create_task(batcher.ask(text)) for text in ("kept", "left 0")]
+    await asyncio.sleep(0)
+    for task in left:
+        task.cancel()
+    await asyncio.wait(left)
+    free.set()
+    assert await asyncio.gather(first, *kept) == ["first", "kept", "left 0"]
+    assert sorted(worked) == [["first"], ["kept"], ["left 0"]]
+    assert await batcher.ask("left 1") == "left 1"
+    await batcher.close()
+
+
+async def test_closing_ends_the_calls_of_the_batch_in_flight() -> None:
+    free = threading.Event()
+
+    def work(texts: Sequence[str]) -> list[str]:
+        free.wait(10)
+        return list(texts)
+
+    batcher = Batcher(work, "test", gather_seconds=0)
+    call = asyncio.create_task(batcher.ask("text"))
+    await asyncio.sleep(0.05)
+    asyncio.get_running_loop().call_later(0.05, free.set)
+    await batcher.close()
+    with pytest.raises(asyncio.CancelledError):
+        await asyncio.wait_for(call, 5)
 
 
 async def test_the_least_recently_used_vector_goes_first() -> None:

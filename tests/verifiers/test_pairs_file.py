@@ -39,6 +39,20 @@ def test_fields_and_order_are_kept_and_verdicts_added(tmp_path: Path) -> None:
     assert summary.decisions == {"accept": 75, "reject": 75}
 
 
+def test_the_time_of_pairs_that_are_judged_at_once_counts_once(tmp_path: Path) -> None:
+    class Slow(Verifier):
+        name = "slow"
+        loss_class: LossClass = "verified"
+
+        async def _judge(self, context: VerificationContext, drafted: Step, target: Step | None) -> Verdict:
+            await asyncio.sleep(0.1)
+            return Verdict("accept")
+
+    source = write(tmp_path / "in.jsonl", *[{"a": "a", "b": "b"}] * 16)
+    summary = asyncio.run(verify_file(source, tmp_path / "out.jsonl", Slow()))
+    assert 0.1 <= summary.seconds < 0.8
+
+
 def test_the_context_is_what_steps_may_restate(tmp_path: Path) -> None:
     pair = {"a": "Ana has 47, so Ben has 55.", "b": "So Ben has 55."}
     source = write(tmp_path / "in.jsonl", pair, pair | {"context": "Ana has 47."}, pair | {"context": None})

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import time
+from dataclasses import replace
+from decimal import Decimal
 from fractions import Fraction
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reason_spec.verifiers.objections import find_objection
-from reason_spec.verifiers.quantities import read_quantities
+from reason_spec.verifiers.objections import find_objection, missing_numbers
+from reason_spec.verifiers.quantities import is_near, read_quantities
 
 NAMES = "Ana has 12 pens. Her friends Ben and Cleo have none. Each of Ben and Cleo gets 3 pens of Ana."
 
@@ -87,6 +90,27 @@ def test_a_false_equality_is_a_mistake_and_a_rounded_one_is_not() -> None:
     assert read_quantities("170 * 5 = 853").mistakes
     assert not read_quantities("20 / 3 = 6.67").mistakes
     assert not read_quantities("100 pods = $12").mistakes
+
+
+def test_tables_are_compared_in_a_blink() -> None:
+    """Each of a thousand numbers, and each of hundreds of calculations, is in one step only."""
+    one, other = (" ".join(f"{n}.{digit}" for n in range(0, 4000, 3)) for digit in (1, 3))
+    sums, differences = ("\n".join(f"{2 * n} {sign} 2 = {n}" for n in range(900)) for sign in "/-")
+    started = time.perf_counter()
+    assert missing_numbers(read_quantities(one), read_quantities(other))
+    assert find_objection(sums, differences, "") is not None
+    assert find_objection(sums, sums.replace("/ 2", "* 0.5"), "0.5") is not None
+    assert time.perf_counter() - started < 5
+
+
+DECIMALS = st.lists(st.decimals(-50, 50, places=2), max_size=20)
+
+
+@given(DECIMALS, DECIMALS)
+def test_a_missing_number_is_near_none_of_the_other_step(one: list[Decimal], other: list[Decimal]) -> None:
+    a = replace(read_quantities(""), numbers=frozenset(map(Fraction, one)))
+    b = replace(read_quantities(""), readings=frozenset(map(Fraction, other)))
+    assert missing_numbers(a, b) == {n for n in a.numbers if not any(is_near(n, r) for r in b.readings)}
 
 
 QUESTION = "Ana has 47 apples and buys 8 more at 20% off, 3/5 of them red. How many apples does she have?"

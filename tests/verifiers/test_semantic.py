@@ -111,6 +111,7 @@ def test_a_step_equals_itself_in_another_layout(encoder: PairEncoder, case: dict
 def test_layout_is_no_difference_but_signs_and_separators_are() -> None:
     assert squeezed("- **So**, 3*4 = 12.") == squeezed("So 3*4=12")
     assert squeezed("\\[ 3 + 4 \\]") == squeezed("3+4")
+    assert squeezed("* **Ana has\n5** pens, 6 in all.") == squeezed("ana has 5 pens 6 in all")
     assert squeezed("A trip costs 5 km, so 12.\n3 more") == squeezed("a Trip costs 5km so 12\n\n3 more.")
     for one, other in (
         ("x = 1, 2", "x = 12"),
@@ -127,6 +128,17 @@ def test_layout_is_no_difference_but_signs_and_separators_are() -> None:
         ("-5", "5"),
         ("1.5", "15"),
         ("a - b", "a b"),
+        ("5 mW", "5 MW"),
+        ("80 Mb", "80 MB"),
+        ("CO", "Co"),
+        ("X = AB", "X = Ab"),
+        ("x = 2, 1/2", "x = 2 1/2"),
+        ("x = 1, 200", "x = 1,200"),
+        ("x, 2", "x 2"),
+        ("- x + 3 = 5", "x + 3 = 5"),
+        ("3\n* 5", "3\n5"),
+        ("a : b = c : d", "a b = c d"),
+        ("x ** 2 = 9", "x2 = 9"),
     ):
         assert squeezed(one) != squeezed(other)
 

@@ -13,8 +13,10 @@ import pytest
 
 from reason_spec.accelerator import Accelerator
 from reason_spec.errors import EngineError, SettingsError
+from reason_spec.evaluation.prompts import ask_for
 from reason_spec.settings import VerifierSettings, load_settings
-from reason_spec.types import Step, Verdict
+from reason_spec.tasks.base import get_task
+from reason_spec.types import Problem, Step, Verdict
 from reason_spec.verifiers.base import VerificationContext, Verifier, create_verifier
 from tests.verifiers.reward_server import Fault, RewardServer, rewarding
 
@@ -147,6 +149,19 @@ async def test_a_server_that_rests_longer_than_the_deadline_is_not_waited_for() 
     assert sum(verdict.cost_seconds for verdict in told) < 10
 
 
+async def test_why_no_server_is_ready_is_said_after_a_success_too() -> None:
+    with rewarding(rate) as server:
+        verifier = made(server, deadline=30.0)
+        await verifier.start()
+        server.seconds = 0.3
+        server.faults = [Fault(503, {"error": {"message": "busy for a while"}}, {"Retry-After": "60"})]
+        told = await ask(verifier, "a good step", "a good turn")
+        (last,) = await ask(verifier, "a good end")
+        await verifier.close()
+    assert sorted(verdict.decision for verdict in told) == ["accept", "unknown"]
+    assert "busy for a while" in last.reason
+
+
 async def test_another_server_takes_over(caplog: pytest.LogCaptureFixture) -> None:
     with rewarding(rate) as broken, rewarding(rate) as whole:
         gone = RewardServer(rate)
@@ -217,16 +232,21 @@ def test_settings_that_would_be_of_no_use_are_refused() -> None:
         load_settings(flags={"verifier.reward_api_key_variable": "KEY"})
 
 
-async def test_rsd_runs_with_served_rewards_beside_scripted_models(tmp_path: Path) -> None:
-    """Of what the draft writes, what the server finds good stands."""
-    story = {"How many?": "A good start.\n\nA bad turn.\n\nA good end."}
-    own = {"How many?": "My own start.\n\nMy own turn.\n\nMy own end."}
-    flags: dict[str, Any] = {"strategy.name": "rsd"}
+@pytest.mark.parametrize("style", ["plain", "boxed", "examples"])
+async def test_rsd_runs_with_served_rewards_beside_scripted_models(tmp_path: Path, style: str) -> None:
+    """Of what the draft writes, what the server finds good stands; it sees the bare question."""
+    asked = get_task("gsm8k").prompt("How many?", style)  # type: ignore[arg-type]
+    story = {asked: "A good start.\n\nA bad turn.\n\nA good end."}
+    own = {asked: "My own start.\n\nMy own turn.\n\nMy own end."}
+    flags: dict[str, Any] = {"strategy.name": "rsd", "task.prompt": style}
     for name, script in (("target", own), ("draft", story)):
         (tmp_path / f"{name}.json").write_text(json.dumps(script))
         flags |= {f"{name}.kind": "scripted", f"{name}.model": str(tmp_path / f"{name}.json")}
     with rewarding(rate) as server:
         flags |= {"verifier.reward_url": server.root, "verifier.reward_step_token": "<extra_0>"}
         async with Accelerator.from_settings(load_settings(flags=flags)) as accelerator:
-            solution = await accelerator.answer("How many?")
+            request = ask_for(Problem("1", "How many?", "3", "gsm8k"), accelerator.settings)
+            solution = await accelerator.answer(request)
+            served = [body["messages"][0]["content"] for _, body in server.bodies[1:]]
     assert [step.origin for step in solution.steps] == ["draft", "target", "draft"], solution.text
+    assert set(served) == {"How many?"}

@@ -132,7 +132,8 @@ def calibrate(folder: Path, pairs: Sequence[StepPair], risk: float) -> Calibrati
     """Fit the probability and the threshold on pairs that the encoder was not trained on; write both.
 
     Args:
-        risk: the most changed steps that may be accepted, as a share of all changed ones.
+        risk: the most changed steps that may be accepted, as a share of the changed ones in ``pairs``. On
+            other problems more are: weights and threshold are fitted on these very pairs.
 
     Raises:
         DataError: of one label there is no pair that numbers leave open and that is not too long.
@@ -150,13 +151,14 @@ def calibrate(folder: Path, pairs: Sequence[StepPair], risk: float) -> Calibrati
             f"than {MAX_TOKENS} tokens), and the others are all the same, or all not: give pairs of shorter "
             "steps"
         )
+    pairs = [pair for pair, is_usable in zip(pairs, usable, strict=True) if is_usable]
     seen = np.array([find_evidence(pair.a, pair.b, pair.question) for pair in pairs], np.float64)
-    given = np.column_stack([logits, seen])
+    given, same = np.column_stack([logits[usable], seen]), same[usable]
     # C: no same pair has a missing number, so a plain fit would give that a weight without bounds.
-    fitted = LogisticRegression(C=1.0, max_iter=1000).fit(given[usable], same[usable])
+    fitted = LogisticRegression(C=1.0, max_iter=1000).fit(given, same)
     slope, *weights = map(float, fitted.coef_[0])
     most = int(risk * num_changed)
-    refused = np.sort(fitted.predict_proba(given[usable & ~same])[:, 1])[::-1]
+    refused = np.sort(fitted.predict_proba(given[~same])[:, 1])[::-1]
     # Just above the first changed step that would be one too many.
     limit = float(refused[most]) if most < len(refused) else 0.0
     threshold = max(0.5, min(1.0, limit + 1e-4))

@@ -54,9 +54,12 @@ def draw_hard_pairs(
         chunk = pairs[first : first + _CHUNK]
         inputs = [encode_pair(tokenizer, pair.question, pair.a, pair.b) for pair in chunk]
         for pair, logit in zip(chunk, run_model(session, inputs), strict=True):
+            if np.isnan(logit):
+                # Pairs that are too long are not trained on.
+                weights.append(0.0)
+                continue
             known = calibration.probability(float(logit), find_evidence(pair.a, pair.b, pair.question))
-            # Pairs that are too long have no logit, and are not trained on.
-            weights.append(0.0 if np.isnan(logit) else _KNOWN + math.sqrt(abs(pair.same - known)))
+            weights.append(_KNOWN + math.sqrt(abs(pair.same - known)))
         on_pairs(len(weights), len(pairs))
     return _draw(pairs, weights, number, Random(seed))
 

@@ -112,8 +112,9 @@ def train_verifier(
                 "0 epochs calibrate a trained encoder: name its folder, or take the packaged one"
             )
         output.mkdir(parents=True, exist_ok=True)
-        for name in (MODEL, TOKENIZER):
-            shutil.copyfile(trained / name, output / name)
+        if not output.samefile(trained):
+            for name in (MODEL, TOKENIZER):
+                shutil.copyfile(trained / name, output / name)
     else:
         _train(chosen, output, plan, start, on_step, trained)
     calibration = calibrate(output, for_calibration, risk)

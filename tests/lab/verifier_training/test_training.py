@@ -176,6 +176,10 @@ def test_a_trained_folder_is_used_by_the_verifier(file: Path, start: Path, tmp_p
         read_pairs([file]), tmp_path / "again", TrainingPlan(0.0), trained=tmp_path / "out"
     )
     assert again == replace(found, num_trained=0)
+    in_place = train_verifier(
+        read_pairs([file]), tmp_path / "out", TrainingPlan(0.0), trained=tmp_path / "out"
+    )
+    assert in_place == again
     with pytest.raises(SettingsError, match="trained encoder"):
         train_verifier(read_pairs([file]), tmp_path / "none", TrainingPlan(0.0))
 
