@@ -58,14 +58,14 @@ class DraftRates:
     def forget_predictions(self) -> None:
         """Drop the recycled predictions, which take far more memory than the rates."""
         self.tables = {
-            "recycling": RecycledTokens((2, 1)),
+            "recycling": RecycledTokens((2, 1), vocab_size=self.vocab_size),
             "stand": RecycledTokens((4, 3, 2), averages=True),
         }
 
     def gain_of_next(self, drafted: Proposal, num_looked_up: int = 0, text_length: int = 0) -> float:
         """Return the expected tokens by which one more token of a model's chain makes a pass longer.
 
-        It is accepted with the chain, and gains nothing where as many tokens of prompt lookup are right.
+        It is accepted with the chain, and gains nothing where as many tokens of other sources are right.
 
         Args:
             num_looked_up: tokens of prompt lookup that are verified beside the chain.
@@ -167,15 +167,15 @@ class SequenceDrafter:
         """Whether passes are asked for their most likely tokens."""
         return bool(self._tables)
 
-    def recycle(self, drafts: TokenTree, seen: Sequence[NextTokens]) -> None:
+    def recycle(self, drafts: TokenTree, seen: Sequence[NextTokens], accepted: Sequence[int]) -> None:
         """Keep the predictions of a pass: after the last token of the text, and after each draft."""
         tail = self._tail
         texts = [tail]
         for token, parent in zip(drafts.tokens, drafts.parents, strict=True):
             texts.append([*(tail if parent == ROOT else texts[parent + 1]), token])
-        for table, _ in self._tables:
-            for text, found in zip(texts, seen, strict=True):
-                table.learn(text, found)
+        for node, (text, found) in enumerate(zip(texts, seen, strict=True), start=ROOT):
+            for table, _ in self._tables:
+                table.learn(text, found, is_rejected=node not in (ROOT, *accepted))
 
     @property
     def reads_earlier(self) -> bool:
