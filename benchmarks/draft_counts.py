@@ -1,13 +1,14 @@
-"""Count the tokens of a pass by source and shape of the drafts, at equal budgets of draft tokens.
+"""Count the tokens of a pass by source and shape of the drafts, at equal `num_draft_tokens`.
 
     python benchmarks/draft_counts.py [--target MODEL] [--head DIR] [--problems 6] [--samples 4]
         [--temperatures 0.6 1.0] [--budgets 8 24] [--rows NAME ...] [--dtype bfloat16] [--json [FILE]]
 
 The torch engine writes all samples of a problem at once, problem after problem, in this process. Every pass
-of every row drafts up to the budget: no draft is left out for the time that it takes, so the counts do not
-depend on the machine. ``tokens_per_pass`` are tokens of one sample in one pass of it, ``drafted`` its draft
-tokens a pass, ``accepted`` the share of those that were right. ``ms_per_token`` is the wall time over all
-tokens, which includes the rows' own work between passes; compare it only with little else running.
+of every row drafts up to the budget, the greedy tree up to three times as much where nodes have a chance of
+one half or more. No draft is left out for the time that it takes, so the counts do not depend on the
+machine. ``tokens_per_pass`` are tokens of one sample in one pass of it, ``drafted`` its draft tokens a pass,
+``accepted`` the share of those that were right. ``ms_per_token`` is the wall time over all tokens, which
+includes the rows' own work between passes; compare it only with little else running.
 
 Each text ends where the target alone begins to loop, as drafts are too easy there. In float32 all rows write
 the same tokens; ``same`` is the share of samples that do.

@@ -19,7 +19,7 @@ draft's tokens, but a draft ends where its own tokens become unlikely, and is ve
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -36,6 +36,10 @@ _WORD = (1 << 64) - 1
 _SMALLEST_UNIFORM = 2.0**-54
 _KEPT_POSITIONS = 48
 """Positions whose noise is kept: drafts take it first, the target later. 58 MB at 151,000 vocabulary ids."""
+_SMALL_VOCABULARY = 8192
+"""Noise of so many ids takes no longer than that of a few, each drawn for itself."""
+_PHILOX_WORDS = 4
+"""Words that Philox draws at each step of its counter."""
 
 
 @lru_cache(maxsize=_KEPT_POSITIONS)
@@ -47,17 +51,43 @@ def gumbel_noise(key: NoiseKey, position: int, vocab_size: int, stream: int = 0)
     Philox turns (key, counter) into random words without a state. The lowest word of its counter runs over
     the vocabulary, so id v has the same noise in models whose embeddings are padded to different sizes.
     """
-    philox = np.random.Philox(
+    uniform = np.random.Generator(_philox(key, position, stream)).random(vocab_size)
+    noise = _gumbel(uniform)
+    noise.flags.writeable = False
+    return noise
+
+
+def gumbel_noise_of(ids: Sequence[int], key: NoiseKey, position: int, vocab_size: int) -> FloatArray:
+    """Return `gumbel_noise` of a few vocabulary ids, without that of all others."""
+    if vocab_size <= _SMALL_VOCABULARY:
+        return gumbel_noise(key, position, vocab_size)[list(ids)]
+    philox = _philox(key, position, 0)
+    generator = np.random.Generator(philox)
+    uniform = np.empty(len(ids))
+    reached = 0
+    for place in np.argsort(ids, kind="stable").tolist():
+        step, word = divmod(ids[place], _PHILOX_WORDS)
+        if step >= reached:
+            philox.advance(step - reached)
+            words, reached = generator.random(_PHILOX_WORDS), step + 1
+        uniform[place] = words[word]
+    return _gumbel(uniform)
+
+
+def _philox(key: NoiseKey, position: int, stream: int) -> np.random.Philox:
+    return np.random.Philox(
         key=np.array([key.seed & _WORD, stream], dtype=np.uint64),
         counter=np.array([0, position & _WORD, key.sample & _WORD, key.problem & _WORD], dtype=np.uint64),
     )
-    uniform = np.random.Generator(philox).random(vocab_size)
+
+
+def _gumbel(uniform: FloatArray) -> FloatArray:
+    """Turn uniform variables into Gumbel variables, in place."""
     np.maximum(uniform, _SMALLEST_UNIFORM, out=uniform)
     np.log(uniform, out=uniform)
     np.negative(uniform, out=uniform)
     np.log(uniform, out=uniform)
     np.negative(uniform, out=uniform)
-    uniform.flags.writeable = False
     return uniform
 
 

@@ -12,6 +12,7 @@ from heapq import heappop, heappush
 from typing import NamedTuple, Protocol, TypeAlias
 
 from reason_spec.speculation.draft_calibration import DraftCalibration
+from reason_spec.speculation.tree import ROOT, TokenTree
 from reason_spec.suffix.base import Proposal
 
 Path: TypeAlias = tuple[int, ...]
@@ -83,6 +84,13 @@ class TreeSource:
             tokens, shares = self._after.get(path, NextTokens())
             self._after[path] = NextTokens((*tokens, token), (*shares, share))
             paths.append((*path, token))
+        self._chances = dict(zip(paths, chances, strict=True))
+        self.paths = frozenset((*paths, *(prefix[:end] for end in range(1, len(prefix) + 1))))
+        """Its paths, and those that lead to them along the chain."""
+
+    def chance(self, num_tokens: int) -> float:
+        """Return the chance that, after the chain, a path with ``num_tokens`` tokens in all is right."""
+        return min(1.0, sum(chance for path, chance in self._chances.items() if len(path) == num_tokens))
 
     def after(self, path: Path) -> NextTokens:
         return self._after.get(path, NextTokens())
@@ -168,3 +176,14 @@ def combined(offers: Sequence[NextTokens]) -> dict[int, float]:
         for token, chance in zip(offer.tokens, offer.chances, strict=True):
             shares[token] = shares.get(token, 0.0) + left * chance
     return shares
+
+
+def worthwhile(found: Proposal, least_chance: float, exempt: frozenset[Path]) -> TokenTree:
+    """Return the nodes with at least that chance; the first one and those of exempt paths in any case."""
+    paths: list[Path] = []
+    kept: list[int] = []
+    for node, (token, parent, chance) in enumerate(zip(*found[:3], strict=True)):
+        paths.append((token,) if parent == ROOT else (*paths[parent], token))
+        if (not node or chance >= least_chance or paths[node] in exempt) and parent in (ROOT, *kept):
+            kept.append(node)
+    return TokenTree(found.tokens, found.parents).restricted(kept)

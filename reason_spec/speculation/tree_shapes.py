@@ -1,4 +1,4 @@
-"""Other ways than `united` to choose the nodes of a draft tree, over the same sources at the same budget.
+"""Other ways than `united` to choose the nodes of a draft tree, over the same sources.
 
 - ``chain``: the most likely token at each position, one path.
 - ``eagle2``: a beam, level by level, and then the most likely of all its nodes (EAGLE-2, Li et al.,
@@ -6,7 +6,8 @@
 - ``sequoia``: one shape for all positions, by dynamic programming over the measured acceptance of the first,
   the second, ... child (Sequoia, Chen et al., arXiv 2402.12374).
 
-All return the nodes in descending order of chance.
+All return the nodes in descending order of chance, and no more than the budget, which `united` may exceed
+where nodes are likely.
 """
 
 from __future__ import annotations

@@ -3,25 +3,33 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import get_args
 
 import pytest
+import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from reason_spec.engines.generation import EngineRequest, GenerationResult
 from reason_spec.engines.tokenizer import HuggingFaceTokenizer, load_tokenizer
+from reason_spec.engines.torch.eagle_drafts import EagleDrafts
+from reason_spec.engines.torch.eagle_head import EagleHead
 from reason_spec.engines.torch.layer_skipping import LayerSkipping
 from reason_spec.engines.torch.load import load_model
 from reason_spec.engines.torch.model import Model
 from reason_spec.engines.torch.scheduler import Scheduler
-from reason_spec.engines.torch.token_drafts import TokenDrafts
+from reason_spec.engines.torch.token_drafts import DraftModel, TokenDrafts
+from reason_spec.lab.drafts.head_student import HeadStudent
 from reason_spec.settings import EngineSettings
 from reason_spec.speculation.earlier_texts import EarlierTexts
-from reason_spec.types import NoiseKey, Prefix, Sampling, TokenDrafterName
+from reason_spec.speculation.tree_shapes import DraftTreeName
+from reason_spec.types import Acceptance, NoiseKey, Prefix, Sampling, TokenDrafterName
 from tests.engines.tiny_models import LENGTH, NUM_PROMPTS, drain, prompt, save_model, spoiled
 from tests.naive_suffix import naive_caches
 
+NUM_SLOTS = 2048
+STRICT = (Acceptance(), Acceptance("cascade", 0.0), Acceptance("lenient", 1.0, 2))
 FAMILIES = ("llama", "qwen3", "gemma2-sliding-softcap")
 
 
@@ -32,17 +40,21 @@ class Family:
     model: Model
     tokenizer: HuggingFaceTokenizer
     folder: str
+    head: Path
 
     def write(
-        self, requests: list[EngineRequest], earlier: EarlierTexts | None = None
+        self,
+        requests: list[EngineRequest],
+        earlier: EarlierTexts | None = None,
+        draft_model: DraftModel | None = None,
     ) -> list[GenerationResult]:
-        """Run requests together; a model drafts for those that ask for it."""
+        """Run requests together; the draft model drafts for those that ask for it."""
         scheduler = Scheduler(
             self.model,
             self.tokenizer,
-            num_slots=2048,
+            num_slots=NUM_SLOTS,
             debug=True,
-            draft_model=LayerSkipping(self.folder, self.model),
+            draft_model=draft_model,
             earlier=earlier,
         )
         for number, request in enumerate(requests):
@@ -50,12 +62,20 @@ class Family:
         results = drain(scheduler)
         return [result for _, result in sorted(results.items()) if isinstance(result, GenerationResult)]
 
+    def draft_model(self, kind: str) -> DraftModel:
+        if kind == "self":
+            self.model.tap = None
+            return LayerSkipping(self.folder, self.model)
+        return EagleDrafts("head", EagleHead.load(self.head), self.model, NUM_SLOTS)
+
 
 @pytest.fixture(scope="module", params=FAMILIES)
 def family(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Family:
     folder = str(save_model(request.param, tmp_path_factory.mktemp(request.param)))
-    model = load_model(EngineSettings(model=folder, cache_tokens=2048, device="cpu"))
-    return Family(model, load_tokenizer(folder, None), folder)
+    model = load_model(EngineSettings(model=folder, cache_tokens=NUM_SLOTS, device="cpu"))
+    head = tmp_path_factory.mktemp("head")
+    HeadStudent(folder, folder, None, torch.device("cpu")).save(head)
+    return Family(model, load_tokenizer(folder, None), folder, head)
 
 
 @st.composite
@@ -69,6 +89,10 @@ def requests(draw: st.DrawFn) -> EngineRequest:
         token_drafter=draw(st.sampled_from(get_args(TokenDrafterName))),
         model_drafts=draw(st.booleans()),
         num_draft_tokens=draw(st.integers(1, 24)),
+        draft_tree=draw(st.sampled_from(get_args(DraftTreeName))),
+        refusal_threshold=draw(st.sampled_from([None, 0.3])),
+        siblings=draw(st.sampled_from(["", "problem"])),
+        acceptance=draw(st.sampled_from(STRICT)),
     )
 
 
@@ -77,6 +101,7 @@ def requests(draw: st.DrawFn) -> EngineRequest:
     hinted=st.lists(st.booleans(), min_size=4, max_size=4),
     told=st.lists(st.booleans(), min_size=4, max_size=4),
     place=st.integers(0, LENGTH - 1),
+    kind=st.sampled_from(["self", "head"]),
 )
 @settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_no_mixture_of_drafts_changes_a_text(
@@ -86,6 +111,7 @@ def test_no_mixture_of_drafts_changes_a_text(
     hinted: list[bool],
     told: list[bool],
     place: int,
+    kind: str,
 ) -> None:
     """Hints and earlier texts hold the right text with one token replaced, so drafts are right and wrong."""
     # A random model never drafts well; here it drafts all the same.
@@ -101,7 +127,7 @@ def test_no_mixture_of_drafts_changes_a_text(
             earlier.begin(number, "", "a", [("prompt", one.prefix.tokens)])
             one = replace(one, text=number)
         drafted.append(replace(one, hint=wrong) if hinted[number] else one)
-    results = family.write(drafted, earlier)
+    results = family.write(drafted, earlier, family.draft_model(kind))
     assert [result.tokens for result in results] == expected
     if any(hinted[: len(asked)]):
         assert sum(result.usage.num_drafted_tokens for result in results) > 0

@@ -19,6 +19,7 @@ from reason_spec.engines.torch import eagle_drafts
 from reason_spec.engines.torch.choice import TokenChoice
 from reason_spec.engines.torch.eagle_drafts import EagleDrafts
 from reason_spec.engines.torch.eagle_head import EagleHead
+from reason_spec.engines.torch.generation import GenerationSequence
 from reason_spec.engines.torch.layer_skipping import WINDOW, LayerSkipping
 from reason_spec.engines.torch.load import load_model
 from reason_spec.engines.torch.model import Model
@@ -159,6 +160,42 @@ def test_a_head_drafts_what_it_would_have_drafted_in_training(
         expected, _, places = student.draft_steps(batch, num_drafted + 1)[num_drafted]
         row = int((places[0, : len(text)] != IGNORED).sum()) - 1
         torch.testing.assert_close(logits, expected[row].detach(), rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.usefixtures("always_worth_it")
+def test_a_head_reads_a_long_prompt_in_pieces_between_the_passes_of_others(
+    target: tuple[str, Model], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, model = target
+    chunk = 16
+    long = Prefix(tuple(number % 200 for number in range(12 * chunk)))
+    requests = [
+        replace(request, prefix=prefix)
+        for request, prefix in zip(requests_of(0.0), (Prefix(PROMPT), long), strict=False)
+    ]
+    expected = write(model, folder, None, requests)
+    made_head(folder, tmp_path / "head")
+    monkeypatch.setattr(eagle_drafts, "_PREFILL_CHUNK", chunk)
+    pieces: list[int] = []
+    prefill = EagleDrafts._prefill
+
+    def record(self: EagleDrafts, sequence: GenerationSequence, start: int) -> None:
+        pieces[-1] += 1
+        prefill(self, sequence, start)
+
+    monkeypatch.setattr(EagleDrafts, "_prefill", record)
+    head = EagleDrafts("head", EagleHead.load(tmp_path / "head"), model, SLOTS)
+    scheduler = Scheduler(model, load_tokenizer(folder, None), num_slots=SLOTS, draft_model=head)
+    results: dict[int, Any] = {}
+    for number, request in enumerate(requests):
+        scheduler.submit(number, request)
+    while scheduler.has_work:
+        pieces.append(0)
+        results.update(scheduler.step().results)
+    assert [results[number].tokens for number in range(2)] == expected
+    assert max(pieces) == 1
+    assert sum(pieces) >= 12
+    assert all(results[number].usage.num_drafted_tokens > 0 for number in range(2))
 
 
 def test_training_on_its_own_drafts_makes_chains_longer(tmp_path: Path) -> None:

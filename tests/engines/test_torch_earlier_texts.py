@@ -12,9 +12,13 @@ from reason_spec.engines.generation import EngineRequest, Hint
 from reason_spec.engines.torch.generation import GenerationSequence
 from reason_spec.engines.torch.kv import PrefixTrie
 from reason_spec.engines.torch.scheduler import Scheduler
+from reason_spec.engines.torch.sequence_drafter import DraftRates, ModelDraft, SequenceDrafter
 from reason_spec.engines.worker.pass_times import PassTimes
 from reason_spec.segment import Boundary
+from reason_spec.speculation.draft_tree import NextTokens
 from reason_spec.speculation.earlier_texts import EarlierTexts
+from reason_spec.speculation.recycling import sibling_table
+from reason_spec.speculation.tree import ROOT
 from reason_spec.suffix.base import Proposal
 from reason_spec.suffix.scopes import SuffixCaches
 from reason_spec.types import NoiseKey, Prefix, Sampling
@@ -220,6 +224,54 @@ def test_tokens_of_a_hint_have_to_be_worth_their_time_and_those_of_earlier_texts
     hinted.drafter.offer_hint(Hint(expected[0][:8]))
     assert len(hinted.drafter.propose(0.0)) == 8
     assert len(hinted.drafter.propose(1.0)) == 1
+
+
+RIGHT, OTHER = 100, 101
+
+
+@pytest.mark.parametrize("source", ["recycling", "siblings", "model"])
+def test_predictions_are_drafted_beside_earlier_texts(qwen: Served, source: str) -> None:
+    """Earlier texts go on with one token, the other source with another."""
+    text = (*range(30, 50), 7, 8)
+    guess = NextTokens((OTHER,), (0.3,))
+    rates, siblings = DraftRates(qwen.model.vocab_size), sibling_table()
+    if source == "siblings":
+        siblings.learn(text, guess)
+    if source == "recycling":
+        rates.tables["recycling"].learn(text, guess)
+    earlier = told((*text, RIGHT, 102, 103), session=Doubting)
+    earlier.begin(0, "", "a", [("prompt", text)])
+    request = EngineRequest(
+        Prefix(text),
+        LENGTH,
+        text=0,
+        token_drafter="recycling" if source == "recycling" else "none",
+        model_drafts=source == "model",
+    )
+    drafter = GenerationSequence(
+        0, request, PrefixTrie(64), qwen.tokenizer, 64, earlier, rates=rates, siblings=siblings
+    ).drafter
+    if source == "model":
+        drafter.offer_model_draft(ModelDraft(Proposal((OTHER,), (-1,), (0.3,)), {(): guess}))
+    drafts = drafter.propose()
+    assert {drafts.tokens[node] for node in drafts.children(ROOT)} == {RIGHT, OTHER}
+
+
+def test_a_model_drafts_little_where_earlier_texts_know_the_next_token(
+    qwen: Served, expected: list[tuple[int, ...]]
+) -> None:
+    earlier = told((*prompt(0), *expected[0]))
+    earlier.begin(0, "", "a", [("prompt", prompt(0))])
+
+    def drafter(text: int | None) -> SequenceDrafter:
+        request = EngineRequest(Prefix(prompt(0)), LENGTH, text=text, model_drafts=True)
+        return GenerationSequence(0, request, PrefixTrie(64), qwen.tokenizer, 64, earlier).drafter
+
+    known, unknown = drafter(0), drafter(None)
+    assert known.gain_of_next(Proposal()) < 0.1 * unknown.gain_of_next(Proposal())
+    assert known.model_budget == unknown.model_budget > 0
+    earlier.rule = "published"
+    assert drafter(0).model_budget == 0, "there they draft alone"
 
 
 class Timeless(PassTimes):

@@ -96,6 +96,20 @@ def test_finished_samples_draft_for_later_ones_of_their_tenant_alone(target: tup
     assert warm.usage.num_passes < cold.usage.num_passes
 
 
+def test_long_contexts_of_siblings_are_those_of_their_texts(target: tuple[Model, Tokenizer]) -> None:
+    scheduler = scheduler_of(target)
+    requests = samples(target[1], QUESTIONS[0], "problem")
+    results = write(scheduler, requests)
+    assert sum(result.usage.num_drafted_tokens > result.usage.num_accepted_draft_tokens for result in results)
+    texts = [
+        (*request.prefix.to_tuple(), *result.tokens)
+        for request, result in zip(requests, results, strict=True)
+    ]
+    pieces = {text[end - 8 : end] for text in texts for end in range(8, len(text) + 1)}
+    (table,) = scheduler._siblings.values()
+    assert set(table._seen[8]) <= pieces
+
+
 @pytest.mark.parametrize("num_samples", [1, 2, NUM_SAMPLES])
 def test_samples_that_start_together_compute_their_prompt_once(
     target: tuple[Model, Tokenizer], num_samples: int

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from scipy.stats import chisquare
 
 from reason_spec.engines.generation import EngineRequest, GenerationResult, Hint
+from reason_spec.engines.torch import scheduler as scheduler_module
 from reason_spec.engines.torch.scheduler import Scheduler
 from reason_spec.segment import Boundary, BoundaryScanner
 from reason_spec.speculation.acceptance import truncated_probabilities
@@ -20,6 +21,7 @@ from reason_spec.types import NoiseKey, Prefix, Sampling
 from tests.engines.tiny_models import (
     LENGTH,
     NUM_PROMPTS,
+    Counting,
     Results,
     Served,
     drain,
@@ -265,6 +267,26 @@ def test_deltas_add_up_to_the_result(qwen: Served, expected: list[tuple[int, ...
 
 
 # --- drafts under load ----------------------------------------------------------------------------------
+
+
+def test_the_logits_of_drafts_are_bounded_and_every_request_has_its_part(
+    qwen: Served, expected: list[tuple[int, ...]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    most = 9
+    monkeypatch.setattr(scheduler_module, "_MAX_DRAFT_LOGITS", most * qwen.model.vocab_size)
+    drafted: list[int] = []
+    for number in (1, 3):
+        counting = Counting(qwen)
+        scheduler = Scheduler(counting, qwen.tokenizer, num_slots=400, debug=True)
+        for index in range(number):
+            request = EngineRequest(Prefix(prompt(3 + index)), LENGTH, hint=expected[3 + index])
+            scheduler.submit(index, request)
+        results = [result for _, result in sorted(drain(scheduler).items())]
+        written = [result for result in results if isinstance(result, GenerationResult)]
+        assert [result.tokens for result in written] == expected[3 : 3 + number]
+        assert max(len(layout.logits_entries) for layout in counting.layouts) == most + number
+        drafted = [result.usage.num_drafted_tokens for result in written]
+    assert min(drafted) == max(drafted) > 0
 
 
 @pytest.mark.parametrize("limited", [False, True])

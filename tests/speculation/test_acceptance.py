@@ -12,6 +12,7 @@ from reason_spec.speculation.acceptance import (
     accept,
     choose_token,
     gumbel_noise,
+    gumbel_noise_of,
     truncate,
     truncated_probabilities,
 )
@@ -50,6 +51,20 @@ def test_padding_of_the_vocabulary_changes_no_noise(size: int, extra: int, posit
     np.testing.assert_array_equal(
         gumbel_noise(key, position, size), gumbel_noise(key, position, size + extra)[:size]
     )
+
+
+@given(
+    st.lists(st.integers(0, 19_999), max_size=10),
+    st.sampled_from([20_000, 151_936]),
+    st.integers(0, 1000),
+    st.integers(0, 9),
+)
+def test_the_noise_of_a_few_ids_is_that_of_the_whole_vocabulary(
+    ids: list[int], size: int, position: int, seed: int
+) -> None:
+    key = NoiseKey(seed, problem=seed)
+    few = gumbel_noise_of(ids, key, position, size)
+    np.testing.assert_allclose(few, gumbel_noise(key, position, size)[ids], rtol=1e-12)
 
 
 def test_every_part_of_the_key_changes_the_noise() -> None:

@@ -17,6 +17,7 @@ from reason_spec.speculation.draft_tree import (
     TreeSource,
     combined,
     united,
+    worthwhile,
 )
 from reason_spec.suffix.base import Proposal
 
@@ -97,12 +98,23 @@ def test_a_tree_after_a_chain_has_the_shares_of_its_paths() -> None:
     assert list(tree.after((7,)).chances) == pytest.approx([0.85])
     assert tree.after((7, 1)).tokens == (2, 3)
     assert list(tree.after((7, 1)).chances) == pytest.approx([0.55 / 0.85, 0.25 / 0.85])
+    assert tree.paths == {(7,), (7, 1), (7, 1, 2), (7, 1, 3)}
+    assert [tree.chance(length) for length in (2, 3, 4)] == pytest.approx([0.85, 0.8, 0.0])
     for _ in range(50):
         tree.learn((8, 1, 2))
     assert calibration.corrected(0.85) == pytest.approx(0.85), "another text went on than the tree's"
     for _ in range(50):
         tree.learn((7, 9))
     assert calibration.corrected(0.85) < 0.1
+
+
+def test_unlikely_tokens_are_left_out_but_for_the_first_and_those_of_exempt_paths() -> None:
+    found = Proposal((1, 2, 3, 4, 5), (-1, -1, 0, 1, 1), (0.5, 0.4, 0.3, 0.2, 0.1))
+    assert worthwhile(found, 0.25, frozenset()).tokens == (1, 2, 3)
+    assert worthwhile(found, 0.9, frozenset()).tokens == (1,)
+    kept = worthwhile(found, 0.9, frozenset({(2,), (2, 5)}))
+    assert (kept.tokens, kept.parents) == ((1, 2, 5), (-1, -1, 1))
+    assert worthwhile(found, 0.9, frozenset({(2, 5)})).tokens == (1,), "its parent is missing"
 
 
 def test_predictions_are_worth_what_became_of_them_where_the_text_went() -> None:

@@ -49,13 +49,35 @@ def test_an_average_is_the_mean_of_all_predictions_that_fit(rounds: list[list[in
             assert chance == pytest.approx(mean)
 
 
-def test_what_was_seen_least_recently_is_forgotten() -> None:
+def test_what_was_used_least_recently_is_forgotten() -> None:
     table = RecycledTokens(max_contexts=3)
     for token in range(5):
         table.learn([token], NextTokens((9,), (0.5,)))
     assert len(table) == 3
     assert not table.find([1]).tokens
-    assert table.find([4]).tokens == (9,)
+    assert table.find([2]).tokens == (9,)
+    table.learn([5], NextTokens((9,), (0.5,)))
+    assert table.find([2]).tokens, "it was found again"
+    assert not table.find([3]).tokens
+
+
+def test_rejected_drafts_replace_no_context_of_a_text() -> None:
+    table = RecycledTokens((4, 2, 1), max_contexts=3, vocab_size=100)
+    table.learn([1, 2, 3, 4], NextTokens((5,), (0.9,)))
+    for token in range(10, 60):
+        table.learn([1, 2, 3, token], NextTokens((6,), (0.5,)), is_rejected=True)
+    assert table.find([1, 2, 3, 4]).tokens == table.find([3, 4]).tokens == (5,)
+    assert table.find([3, 59]).tokens == (6,), "the last ones are kept beside them"
+    assert len(table) == 3 + 50 + 2
+    assert all(table.find([token]).tokens == (6,) for token in range(10, 60))
+
+
+def test_each_length_has_its_own_room_and_single_tokens_that_of_the_vocabulary() -> None:
+    table = RecycledTokens((2, 1), max_contexts=3, vocab_size=20)
+    for token in range(20):
+        table.learn([token, token], NextTokens((9,), (0.5,)))
+    assert len(table) == 3 + 20
+    assert all(table.find([token]).tokens for token in range(20))
 
 
 @given(st.integers(0, 500), st.floats(0.2, 1.5))

@@ -111,8 +111,6 @@ def _accept_tokens(
     def choose(node: int, depth: int) -> int:
         return sequence.choice.choose(predictions, entries[node], position + depth)
 
-    if sequence.drafter.recycles:
-        _recycle(sequence, drafts, entries, predictions)
     acceptance = sequence.choice.acceptance
     if acceptance.is_exact:
         tokens, nodes = accept(drafts, choose)
@@ -128,6 +126,8 @@ def _accept_tokens(
     if sequence.choice.error is not None:
         sequence.error = sequence.choice.error
         return []
+    if sequence.drafter.recycles:
+        _recycle(sequence, drafts, entries, predictions, nodes)
     if sequence.request.boundary is not None and not sequence.output.tokens:
         sequence.output.first_entropy = predictions.entropy(entries[ROOT])
     logprobs = predictions.logprobs([entries[node] for node in (ROOT, *nodes)], tokens)
@@ -140,12 +140,16 @@ def _accept_tokens(
 
 
 def _recycle(
-    sequence: GenerationSequence, drafts: TokenTree, entries: dict[int, int], predictions: Predictions
+    sequence: GenerationSequence,
+    drafts: TokenTree,
+    entries: dict[int, int],
+    predictions: Predictions,
+    accepted: SequenceOf[int],
 ) -> None:
     """Keep what the pass predicts after the last token and after each draft, right or wrong."""
     nodes = [ROOT, *range(len(drafts))]
     seen = predictions.top_tokens([entries[node] for node in nodes], WIDTH)
-    sequence.drafter.recycle(drafts, seen)
+    sequence.drafter.recycle(drafts, seen, accepted)
 
 
 def _take_scores(sequence: ScoringSequence, entries: list[int], predictions: Predictions) -> None:

@@ -76,14 +76,30 @@ class EagleDrafts:
     def improve(self, sequences: SequenceOf[GenerationSequence], trie: PrefixTrie) -> None:
         """Do nothing: the head stays as it was trained."""
 
+    def read(self, sequences: SequenceOf[GenerationSequence]) -> list[GenerationSequence]:
+        """Read a chunk of the first long text at most; return the sequences with less than one left.
+
+        A head that reads a long prompt at once would hold all other requests up.
+        """
+        ready: list[GenerationSequence] = []
+        has_read = False
+        for sequence in sequences:
+            start = self._first_missing(sequence)
+            if len(sequence.path) - start < _PREFILL_CHUNK:
+                ready.append(sequence)
+            elif not has_read:
+                self._prefill(sequence, start)
+                has_read = True
+        return ready
+
     def run(self, lanes: SequenceOf[DraftLane]) -> Tensor:
         chains, slots, before = [], [], []
         for lane in lanes:
             path = lane.sequence.path.slots
-            start = self._first_missing(lane)
-            while len(path) - start >= _PREFILL_CHUNK:
-                self._prefill(lane, start)
-                start += _PREFILL_CHUNK
+            if lane.tokens:
+                start = len(lane.sequence.tokens) + len(lane.tokens) - 1
+            else:
+                start = self._first_missing(lane.sequence)
             chain, own = lane.chain(1, start)
             chains.append(chain)
             slots += own
@@ -102,15 +118,15 @@ class EagleDrafts:
         logits = predicted.new_full((len(lanes), self._model.vocab_size), float("-inf"))
         return logits.index_copy_(1, self._tokens, predicted)
 
-    def _prefill(self, lane: DraftLane, start: int) -> None:
+    def _prefill(self, sequence: GenerationSequence, start: int) -> None:
         """Compute keys and values of the head for a chunk of the text."""
-        path, end = lane.sequence.path, start + _PREFILL_CHUNK
+        path, end = sequence.path, start + _PREFILL_CHUNK
         chain = Chain(
-            tokens=lane.sequence.tokens.values[start:end].tolist(),
+            tokens=sequence.tokens.values[start:end].tolist(),
             context=path.slots[1:start],
-            prefix_key=lane.number,
+            prefix_key=0,
             num_logits=1,
-            group=lane.number,
+            group=0,
             shared_context=0,
             in_order=path.in_order,
         )
@@ -118,11 +134,9 @@ class EagleDrafts:
         self._hidden(PassBuilder().build([chain], slots), path.slots[start - 1 : end - 1].tolist())
         self._is_computed[slots] = True
 
-    def _first_missing(self, lane: DraftLane) -> int:
+    def _first_missing(self, sequence: GenerationSequence) -> int:
         """Return the first place that the head has not computed; the first of a text has none."""
-        if lane.tokens:
-            return len(lane.sequence.tokens) + len(lane.tokens) - 1
-        computed = self._is_computed[lane.sequence.path.slots[1:]]
+        computed = self._is_computed[sequence.path.slots[1:]]
         return 1 + (len(computed) if computed.all() else int(np.argmin(computed)))
 
     def _hidden(self, layout: PassLayout, before: SequenceOf[int]) -> Tensor:

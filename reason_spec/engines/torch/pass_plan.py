@@ -68,15 +68,22 @@ class PassPlanner:
     Args:
         prefill_chunk: the most prompt tokens of a pass, over all sequences.
         score_chunk: the most tokens of a pass whose predictions one score reads.
+        max_drafts: the most draft tokens of a pass, whose logits take memory; all sequences have equal parts.
     """
 
     def __init__(
-        self, admission: SequenceAdmission, pass_times: PassTimes, prefill_chunk: int, score_chunk: int
+        self,
+        admission: SequenceAdmission,
+        pass_times: PassTimes,
+        prefill_chunk: int,
+        score_chunk: int,
+        max_drafts: int,
     ) -> None:
         self._admission = admission
         self._pass_times = pass_times
         self._prefill_chunk = prefill_chunk
         self._score_chunk = score_chunk
+        self._max_drafts = max_drafts
 
     def plan(self, live: Iterable[Sequence]) -> list[ScheduledSequence]:
         """Return the tokens of the pass, the most urgent sequence first.
@@ -150,14 +157,15 @@ class PassPlanner:
                 first = min(first, length - 1)
         return first
 
-    def _draft_limits(self, scheduled: SequenceOf[ScheduledSequence]) -> list[int | None]:
-        """Return the drafts of each sequence with the best throughput of all; None for no limit."""
-        limits: list[int | None] = [None] * len(scheduled)
+    def _draft_limits(self, scheduled: SequenceOf[ScheduledSequence]) -> list[int]:
+        """Return the most drafts of each sequence: its part of a pass, less where throughput asks for it."""
         drafting = [
             (place, one.sequence)
             for place, one in enumerate(scheduled)
             if isinstance(one.sequence, GenerationSequence) and one.completes_text
         ]
+        # By the number of requests alone: the drafts of one must not depend on the texts of others.
+        limits = [max(1, self._max_drafts // max(1, len(drafting)))] * len(scheduled)
         if len(drafting) < 2 or not any(sequence.request.limit_drafts for _, sequence in drafting):
             return limits
         time = self._pass_times.batch_time
@@ -166,12 +174,12 @@ class PassPlanner:
             if sequence.request.limit_drafts and sequence.drafter.reads_earlier:
                 # A tenant's drafts may depend on the number of other requests, not on their texts.
                 most = TIMES_IF_LIKELY * sequence.request.num_draft_tokens
-                limits[place] = uniform_limit(len(drafting), most, ASSUMED_RATE, time)
+                limits[place] = min(limits[place], uniform_limit(len(drafting), most, ASSUMED_RATE, time))
             elif sequence.request.limit_drafts:
-                limits[place] = limit
+                limits[place] = min(limits[place], limit)
         return limits
 
-    def _add_drafts(self, scheduled: ScheduledSequence, num_slots: int, limit: int | None) -> int:
+    def _add_drafts(self, scheduled: ScheduledSequence, num_slots: int, limit: int) -> int:
         """Append up to ``limit`` drafts to a sequence that completes its text; return their number."""
         sequence = scheduled.sequence
         if not isinstance(sequence, GenerationSequence) or not scheduled.completes_text:

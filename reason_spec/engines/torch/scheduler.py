@@ -6,6 +6,7 @@ import time
 from collections.abc import Sequence as SequenceOf
 from concurrent.futures import FIRST_COMPLETED, wait
 from dataclasses import replace
+from functools import partial
 from itertools import islice
 from typing import Protocol
 
@@ -39,8 +40,11 @@ from reason_spec.types import Prefix, Usage
 
 _MAX_SCORE_LOGITS = 1 << 24
 """The most logits of a pass that a score reads: 64 MB in float32."""
+_MAX_DRAFT_LOGITS = 1 << 26
+"""The most logits of the draft tokens of a pass: 256 MB in float32, beside those in the model's dtype."""
 _MAX_RECYCLING_SCOPES = 64
-"""Scopes whose recycled predictions are kept, up to 15 MB each; their rates are kept longer."""
+"""Scopes whose recycled predictions are kept, up to 33 MB each (`stand`: 55 MB) and 0.9 kB for each token
+beyond `MAX_CONTEXTS`; their rates are kept longer."""
 _COMPILING_SECONDS = 0.005
 """How long a step waits for a constraint. Cancellations take effect after it."""
 
@@ -103,7 +107,8 @@ class Scheduler:
         self.pass_times = pass_times or PassTimes()
         self._admission = SequenceAdmission(self._trie, max_running)
         score_chunk = min(prefill_chunk, max(16, _MAX_SCORE_LOGITS // runner.vocab_size))
-        self._planner = PassPlanner(self._admission, self.pass_times, prefill_chunk, score_chunk)
+        max_drafts = _MAX_DRAFT_LOGITS // runner.vocab_size
+        self._planner = PassPlanner(self._admission, self.pass_times, prefill_chunk, score_chunk, max_drafts)
         self._builder = PassBuilder()
         self._acceptor = Acceptor(self._trie, kept_prediction_bytes)
         self._drafts: TokenDrafts | None = None
@@ -245,7 +250,8 @@ class Scheduler:
         if not request.siblings:
             return None
         key = request.cache_key[0], request.siblings
-        return entry_of(self._siblings, key, sibling_table, most=MAX_SIBLING_TABLES)
+        make = partial(sibling_table, self._runner.vocab_size)
+        return entry_of(self._siblings, key, make, most=MAX_SIBLING_TABLES)
 
     def _refusal(self, sequence: Sequence, num_needed: int) -> str | None:
         # The tokens before these were validated for an earlier request.

@@ -18,6 +18,7 @@ from reason_spec.speculation.draft_tree import (
     Source,
     TreeSource,
     united,
+    worthwhile,
 )
 from reason_spec.speculation.drafters import HintDrafter, look_up
 from reason_spec.speculation.earlier_texts import EarlierTexts
@@ -58,21 +59,25 @@ class DraftRates:
     def forget_predictions(self) -> None:
         """Drop the recycled predictions, which take far more memory than the rates."""
         self.tables = {
-            "recycling": RecycledTokens((2, 1)),
+            "recycling": RecycledTokens((2, 1), vocab_size=self.vocab_size),
             "stand": RecycledTokens((4, 3, 2), averages=True),
         }
 
-    def gain_of_next(self, drafted: Proposal, num_looked_up: int = 0, text_length: int = 0) -> float:
+    def gain_of_next(
+        self, drafted: Proposal, num_looked_up: int = 0, text_length: int = 0, covered: float = 0.0
+    ) -> float:
         """Return the expected tokens by which one more token of a model's chain makes a pass longer.
 
-        It is accepted with the chain, and gains nothing where as many tokens of prompt lookup are right.
+        It is accepted with the chain, and gains nothing where as many tokens of other sources are right.
 
         Args:
             num_looked_up: tokens of prompt lookup that are verified beside the chain.
             text_length: tokens of the text before it.
+            covered: the chance that as many tokens of earlier texts are right.
         """
         length = len(drafted.tokens) + 1
-        covered = self.looked_up.chance(length) if length <= num_looked_up else 0.0
+        if length <= num_looked_up:
+            covered = self.looked_up.chance(length)
         return self.by_model.chance_of_next(drafted, text_length) * (1.0 - covered)
 
 
@@ -123,6 +128,8 @@ class SequenceDrafter:
         self._tables = [(table, calibration) for table, calibration in found if table is not None]
         self._looked_up: tuple[int, list[int]] = 0, []
         """The length of the text, and what prompt lookup found for it."""
+        self._found_earlier: tuple[TreeSource, ...] | None = None
+        """What earlier texts know for the next pass; None until they are searched."""
         self._sources: list[Source] = []
         self._drafted: Proposal | None = None
         """The tree of all sources for the next pass, the most likely first; None until it is asked for."""
@@ -133,18 +140,26 @@ class SequenceDrafter:
             rate = HintRate(self._rates.hinted if hint.index == 0 else None)
             self._hints[hint.index] = HintDrafter(generated=self._output.tokens), rate
         self._hints[hint.index][0].offer(hint.tokens, hint.start)
-        self._drafted = None
+        self._found_earlier = self._drafted = None
 
     @property
     def model_budget(self) -> int:
-        """The most tokens that a model in the engine may draft for the next pass; 0 where a hint applies."""
-        if not self._request.model_drafts or any(hint.propose(1) for hint, _ in self._hints.values()):
+        """The most tokens that a model in the engine may draft; 0 where a hint applies.
+
+        Under the published rule it is 0 where earlier texts know something, which then draft alone.
+        """
+        if not self._request.model_drafts or self._hinted(1):
+            return 0
+        if self._is_published and self._from_earlier():
             return 0
         return max(0, self._longest)
 
     def gain_of_next(self, drafted: Proposal) -> float:
         """Return the expected gain of one more token in a draft of a model in the engine."""
-        return self._rates.gain_of_next(drafted, len(self._look_up()), len(self._tokens))
+        earlier = self._from_earlier()
+        covered = sum(tree.chance(len(drafted.tokens) + 1) for tree in earlier)
+        num_looked_up = 0 if earlier else len(self._look_up())
+        return self._rates.gain_of_next(drafted, num_looked_up, len(self._tokens), covered)
 
     def is_long_enough(self, drafted: Proposal) -> bool:
         """Return whether a model's draft ends by SpecDec++'s rule (arXiv 2405.19715); False without it.
@@ -167,15 +182,15 @@ class SequenceDrafter:
         """Whether passes are asked for their most likely tokens."""
         return bool(self._tables)
 
-    def recycle(self, drafts: TokenTree, seen: Sequence[NextTokens]) -> None:
+    def recycle(self, drafts: TokenTree, seen: Sequence[NextTokens], accepted: Sequence[int]) -> None:
         """Keep the predictions of a pass: after the last token of the text, and after each draft."""
         tail = self._tail
         texts = [tail]
         for token, parent in zip(drafts.tokens, drafts.parents, strict=True):
             texts.append([*(tail if parent == ROOT else texts[parent + 1]), token])
-        for table, _ in self._tables:
-            for text, found in zip(texts, seen, strict=True):
-                table.learn(text, found)
+        for node, (text, found) in enumerate(zip(texts, seen, strict=True), start=ROOT):
+            for table, _ in self._tables:
+                table.learn(text, found, is_rejected=node not in (ROOT, *accepted))
 
     @property
     def reads_earlier(self) -> bool:
@@ -198,19 +213,15 @@ class SequenceDrafter:
 
         Args:
             least_chance: the chance below which a token costs more time than it saves. The first one is
-                drafted in any case. It does not apply where earlier texts propose something: a tenant's
-                drafts must not depend on the speed that others leave.
+                drafted in any case. It does not apply to what earlier texts propose: what a tenant
+                gets of them must not depend on the speed that others leave.
             limit: the most tokens; None for as many as the request allows.
         """
-        found = self._draft()
-        by_earlier = any(isinstance(source, TreeSource) for source in self._sources)
-        least = 0.0 if by_earlier else least_chance
-        num_likely = max(1, sum(chance >= least for chance in found.chances))
-        count, longest = num_likely, self._longest
+        exempt = frozenset[Path]().union(*(tree.paths for tree in self._from_earlier()))
+        drafts, longest = worthwhile(self._draft(), least_chance, exempt), self._longest
         if limit is not None:
-            count, longest = min(limit, count), min(limit, longest)
-        drafts = TokenTree(found.tokens, found.parents).first(count).pruned(self._output.length_to_end)
-        return self._choice.drafts(drafts, longest)
+            drafts, longest = drafts.first(limit), min(limit, longest)
+        return self._choice.drafts(drafts.pruned(self._output.length_to_end), longest)
 
     def learn(self, generated: Sequence[int]) -> None:
         """Update the acceptance rates by the tokens that the pass generated."""
@@ -219,7 +230,8 @@ class SequenceDrafter:
         for source in self._sources:
             source.learn(generated)
         self._rates.by_model.learn(self._model_draft.chain, generated, len(self._tokens))
-        self._sources, self._drafted, self._model_draft = [], None, ModelDraft()
+        self._sources, self._model_draft = [], ModelDraft()
+        self._found_earlier = self._drafted = None
 
     def follow(self, tokens: Sequence[int]) -> None:
         """Advance the hints along new tokens of the text."""
@@ -234,6 +246,11 @@ class SequenceDrafter:
     def _longest(self) -> int:
         return min(self._request.num_draft_tokens, self._room)
 
+    @property
+    def _most(self) -> int:
+        """The most tokens of a draft whose tokens are likely."""
+        return min(TIMES_IF_LIKELY * self._request.num_draft_tokens, self._room)
+
     def _look_up(self) -> list[int]:
         """Return what prompt lookup finds; a text is searched once at each length."""
         if self._request.token_drafter == "none":
@@ -245,8 +262,7 @@ class SequenceDrafter:
     def _draft(self) -> Proposal:
         if self._drafted is None:
             self._sources = self._gather() if self._longest > 0 else []
-            most = min(TIMES_IF_LIKELY * self._longest, self._room)
-            self._drafted = self._chosen(self._sources, self._longest, most)
+            self._drafted = self._chosen(self._sources, self._longest, self._most)
         return self._drafted
 
     def _chosen(self, sources: Sequence[Source], budget: int, most: int) -> Proposal:
@@ -262,23 +278,18 @@ class SequenceDrafter:
                 return united(sources, budget, _LEAST, most, _LIKELY)
 
     def _gather(self) -> list[Source]:
-        """Return what may know the next tokens; where earlier texts do, they and a hint alone.
+        """Return all that may know the next tokens.
 
-        SuffixDecoding's hybrid rule (arXiv 2411.04975): its tree alone if it scores enough, else the others.
+        Under the published rule earlier texts draft alone where they score enough (SuffixDecoding's hybrid
+        rule, arXiv 2411.04975).
         """
-        most = min(TIMES_IF_LIKELY * self._request.num_draft_tokens, self._room)
-        as_published = self._earlier is not None and self._earlier.rule == "published"
-        if self._earlier is not None and as_published:
-            alone = self._from_earlier(self._earlier, (), most)
-            if alone is not None:
-                return [alone]
-        hints = [(path, rate) for hint, rate in self._hints.values() if (path := hint.propose(most))]
-        sources: list[Source] = [ChainSource(path, rate) for path, rate in hints]
-        if len(hints) < 2 and self._earlier is not None and not as_published:
-            found = self._from_earlier(self._earlier, tuple(hints[0][0]) if hints else (), most)
-            if found is not None:
-                return [*sources, found]
-        if looked_up := self._look_up():
+        earlier = self._from_earlier()
+        if self._is_published and earlier:
+            return [*earlier]
+        sources: list[Source] = [ChainSource(path, rate) for path, rate in self._hinted(self._most)]
+        sources += earlier
+        # Earlier texts hold this one too, so a lookup would count the same tokens twice.
+        if not earlier and (looked_up := self._look_up()):
             sources.append(ChainSource(looked_up, self._rates.looked_up))
         if self._model_draft.predicted:
             sources.append(PredictedSource(self._model_draft.after, self._rates.predicted))
@@ -286,17 +297,31 @@ class SequenceDrafter:
             sources.append(PredictedSource(self._recycled(table), calibration))
         return sources
 
-    def _from_earlier(self, earlier: EarlierTexts, hinted: Path, most: int) -> TreeSource | None:
-        """Return the continuations of earlier texts after a hint, if any."""
-        text = self._request.text
-        assert text is not None
+    def _hinted(self, budget: int) -> list[tuple[list[int], HintRate]]:
+        """Return up to ``budget`` next tokens of each hint that applies, and its rate."""
+        return [(path, rate) for hint, rate in self._hints.values() if (path := hint.propose(budget))]
+
+    @property
+    def _is_published(self) -> bool:
+        return self._earlier is not None and self._earlier.rule == "published"
+
+    def _from_earlier(self) -> tuple[TreeSource, ...]:
+        """Return the continuations of earlier texts, behind a hint if there is one, as one tree or none."""
+        if self._found_earlier is None:
+            hints = [] if self._is_published else self._hinted(self._most)
+            hinted = tuple(hints[0][0]) if hints else ()
+            self._found_earlier = self._search_earlier(hinted) if len(hints) < 2 else ()
+        return self._found_earlier
+
+    def _search_earlier(self, hinted: Path) -> tuple[TreeSource, ...]:
+        text, earlier = self._request.text, self._earlier
         ends = bool(hinted) and self._output.length_to_end(hinted) is not None
-        if ends or (calibration := earlier.calibration(text)) is None:
-            return None
+        if text is None or earlier is None or ends or (calibration := earlier.calibration(text)) is None:
+            return ()
         final = self._request.is_final
-        room = most - len(hinted)
+        room = self._most - len(hinted)
         found = earlier.propose(text, self._tokens.values, room, tree=True, final=final, drafted=hinted)
-        return TreeSource(found, calibration, hinted) if found.tokens else None
+        return (TreeSource(found, calibration, hinted),) if found.tokens else ()
 
     @property
     def _tail(self) -> list[int]:

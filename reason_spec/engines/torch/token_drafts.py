@@ -12,7 +12,7 @@ from collections.abc import Sequence as SequenceOf
 from dataclasses import dataclass, field
 from heapq import nlargest
 from itertools import count, islice
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -178,6 +178,14 @@ class DraftModel(Protocol):
         """
 
 
+@runtime_checkable
+class ReadingModel(Protocol):
+    """A draft model that computes keys and values of its own for the whole text."""
+
+    def read(self, sequences: SequenceOf[GenerationSequence]) -> list[GenerationSequence]:
+        """Read one more piece of their texts at most; return the sequences that can be drafted for."""
+
+
 class TokenDrafts:
     """Lets a draft model write draft tokens for the sequences that ask for it.
 
@@ -207,7 +215,7 @@ class TokenDrafts:
         with torch.inference_mode():
             self._model.improve(waiting, self._trie)
             if self._begins(waiting):
-                self._write(waiting)
+                self._write_next(waiting)
         return time.perf_counter() - started
 
     def _begins(self, sequences: SequenceOf[GenerationSequence]) -> bool:
@@ -219,6 +227,16 @@ class TokenDrafts:
             return True
         self._num_passes_without = (self._num_passes_without + 1) % _TRY_EVERY
         return self._num_passes_without == 0
+
+    def _write_next(self, sequences: SequenceOf[GenerationSequence]) -> None:
+        """Draft for the sequences whose texts the draft model has read; the others wait until it has."""
+        if isinstance(self._model, ReadingModel):
+            sequences = self._model.read(sequences)
+        if sequences:
+            self._write(sequences)
+        else:
+            # What began as a trial goes on with the next pass.
+            self._num_passes_without = _TRY_EVERY - 1
 
     def _write(self, sequences: SequenceOf[GenerationSequence]) -> None:
         numbers = count()
