@@ -41,6 +41,12 @@ class SuffixSettings(Section):
         ge=1 << 16,
         description="limit of a tenant's index in each process, and of its file",
     )
+    max_total_bytes: int = Field(
+        default=4 << 30,
+        ge=1 << 16,
+        description="limit of all tenants' indices in each process: the least recently used ones without an "
+        "open conversation are dropped, saved ones after a save",
+    )
     min_chance: float | None = Field(
         default=None,
         ge=0,

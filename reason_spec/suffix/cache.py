@@ -54,6 +54,23 @@ class SuffixCache:
                 if found.num_sessions == 0:
                     del self._tenants[tenant]
 
+    def drop_excess(self) -> list[str]:
+        """Drop tenants while all exceed ``max_total_bytes``; return their names.
+
+        The least recently used ones go first. Tenants with open sessions and those that others read stay.
+        """
+        with self._lock:
+            excess = sum(tenant.index.num_bytes for tenant in self._tenants.values())
+            excess -= self._settings.max_total_bytes
+            dropped: list[str] = []
+            for name, tenant in self._tenants.items():
+                if excess > 0 and not tenant.num_sessions and name not in self._settings.reads:
+                    excess -= tenant.index.num_bytes
+                    dropped.append(name)
+            for name in dropped:
+                del self._tenants[name]
+        return dropped
+
     def snapshot(self, tenant: str) -> list[Document]:
         """Return a copy of a tenant's documents."""
         with self._lock:
@@ -71,9 +88,10 @@ class SuffixCache:
             restore(found.index, documents)
 
     def _tenant(self, name: str) -> Tenant:
-        if name not in self._tenants:
-            self._tenants[name] = Tenant(self._new_index())
-        return self._tenants[name]
+        # The most recently used one is the last.
+        tenant = self._tenants.pop(name) if name in self._tenants else Tenant(self._new_index())
+        self._tenants[name] = tenant
+        return tenant
 
     def _new_index(self) -> TokenIndex:
         return TokenIndex(self._settings.max_bytes, self._clock)

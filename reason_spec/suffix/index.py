@@ -6,13 +6,14 @@ import bisect
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
 from reason_spec.suffix import index_kernels as kernels
 from reason_spec.suffix.documents import staleness
 from reason_spec.suffix.index_kernels import END, NONE, Bytes, Ints, Longs
+from reason_spec.suffix.rebuild import Packed, Piece, Rebuild
 
 PIECE_TOKENS: Final = 4096
 """Maximum length of a piece. Longer texts have several pieces, so that part of one can be evicted."""
@@ -28,22 +29,14 @@ _KEPT: Final = 0.7
 _MAX_LOAD: Final = 0.75
 """Maximum share of occupied slots in the table."""
 _GROWTH: Final = 1.5
-_MIN_GROWTH: Final = 1.02
+_MIN_GROWTH: Final = 1.1
 """Below this growth factor the index evicts: a smaller resize would soon be followed by another."""
+LARGE: Final = 1 << 16
+"""An index of more places is rebuilt in a thread: it takes about a second for a million tokens."""
+_ALMOST_FULL: Final = 0.95
+"""Share of the arrays of a large index at which its rebuild starts, so that there is room meanwhile."""
 _BYTES_OF_PIECE: Final = 160
 _BYTES_OF_PLACE: Final = 4 + 1 + 4 * kernels.NUM_ORDERS
-
-
-@dataclass(slots=True, eq=False)
-class Piece:
-    """A run of tokens in the log, from one conversation."""
-
-    start: int
-    stop: int
-    limit: int
-    """End of the places reserved for this piece; its forward link is at ``stop``."""
-    last_used: float
-    usefulness: float = 0.0
 
 
 @dataclass(slots=True, eq=False, weakref_slot=True)
@@ -64,11 +57,21 @@ class IndexWriter:
             self.text = np.concatenate([self.text, np.empty(size - len(self.text), np.int32)])
             self.places = np.concatenate([self.places, np.empty(size - len(self.places), np.int32)])
 
+    def move(self, moved: Ints) -> None:
+        """Take over the new place of each place; NONE: it was evicted."""
+        places = self.places[: self.length]
+        places[:] = np.where(places == NONE, NONE, moved[places])
+        evicted = np.flatnonzero(places == NONE)
+        if len(evicted):
+            self.known_from = max(self.known_from, int(evicted[-1]) + 1)
+
 
 class TokenIndex:
     """The suffix index of one tenant. Not thread-safe; `SuffixCache` locks it.
 
-    If the arrays would exceed ``max_bytes``, the stalest pieces are evicted, 30 % of the tokens at a time.
+    If the arrays would exceed ``max_bytes``, the stalest pieces are evicted, 30 % of the tokens at a time. A
+    large index is rebuilt in a thread, without them or for more tokens; meanwhile it takes up to twice as
+    many bytes.
     """
 
     def __init__(self, max_bytes: int, clock: Callable[[], float]) -> None:
@@ -84,14 +87,16 @@ class TokenIndex:
         most = max_bytes // (2 * _BYTES_OF_PLACE)
         self._piece_tokens = min(PIECE_TOKENS, most // 8)
         self._block = min(_BLOCK, self._piece_tokens)
-        self._count_pieces()
         self._writers: weakref.WeakSet[IndexWriter] = weakref.WeakSet()
+        self._rebuild: Rebuild | None = None
 
     @property
     def num_bytes(self) -> int:
         """Allocated bytes."""
         arrays = self.log.nbytes + self.sources.nbytes + self.earlier.nbytes + self.table.nbytes
-        return arrays + _BYTES_OF_PIECE * len(self.pieces)
+        rebuild = self._rebuild
+        rebuilt = 0 if rebuild is None else rebuild.num_bytes
+        return arrays + rebuilt + _BYTES_OF_PIECE * len(self.pieces)
 
     @property
     def num_tokens(self) -> int:
@@ -204,39 +209,38 @@ class TokenIndex:
         return wanted
 
     def _fit(self, places: int, tokens: int) -> None:
-        """Grow the arrays for more places and tokens, or evict if the size limit requires it."""
+        """Make room for more places and tokens: grow the arrays, or evict if the size limit requires it."""
         while True:
             length = self.meta.item(kernels.LOG_END) + places
             slots = int((self.meta.item(kernels.ENTRIES) + kernels.NUM_ORDERS * tokens) / _MAX_LOAD) + 1
-            if length <= len(self.log) and slots <= len(self.table) and len(self.pieces) < self._most_pieces:
+            rebuild = self._rebuild
+            if rebuild is not None:
+                has_room = self._has_room(length, slots, 1.0) and rebuild.has_room(length, slots)
+                if has_room and not rebuild.is_done:
+                    return
+                self._replace_by(rebuild)
+                continue
+            is_large = length > LARGE
+            if self._has_room(length, slots, _ALMOST_FULL if is_large else 1.0):
                 return
             length, slots = max(length, _INITIAL_PLACES), max(slots, 2 * _INITIAL_PLACES)
-            free = self._max_bytes - _BYTES_OF_PIECE * (len(self.pieces) + 1)
-            growth = min(_GROWTH, free / (_BYTES_OF_PLACE * length + 4 * slots))
-            if growth >= _MIN_GROWTH and length * growth <= kernels.MAX_PLACE:
-                self._resize(int(length * growth), int(slots * growth))
-                return
-            self._evict()
+            needed = _BYTES_OF_PLACE * length + 4 * slots + _BYTES_OF_PIECE * (len(self.pieces) + 1)
+            growth = min(_GROWTH, self._max_bytes / needed, kernels.MAX_PLACE / length)
+            kept = list(self.pieces) if growth >= _MIN_GROWTH else self._without_stalest()
+            length, slots = int(length * growth), int(slots * growth)
+            if is_large:
+                self._rebuild_in_thread(kept, length, slots)
+            else:
+                self._rebuild_now(kept, length, slots)
 
-    def _resize(self, length: int, slots: int) -> None:
-        end = int(self.meta[kernels.LOG_END])
-        if length != len(self.log):
-            self.log = _resized(self.log, length)
-            self.log[end:] = END
-            self.sources = _resized(self.sources, length)
-            self.earlier = _resized(self.earlier, length)
-        if slots != len(self.table):
-            table = np.full(slots, NONE, np.int32)
-            kernels.rehash(self.log, self.table, table)
-            self.table = table
-        self._count_pieces()
+    def _has_room(self, length: int, slots: int, share: float) -> bool:
+        """Whether places, slots and one more piece fit into this share of what is allocated."""
+        places, entries = len(self.log), len(self.table)
+        most_pieces = (self._max_bytes - _BYTES_OF_PLACE * places - 4 * entries) // _BYTES_OF_PIECE
+        fits = length <= share * places and slots <= share * entries
+        return fits and len(self.pieces) < share * most_pieces
 
-    def _count_pieces(self) -> None:
-        """Compute how many pieces fit into the size limit beside the arrays."""
-        places, slots = len(self.log), len(self.table)
-        self._most_pieces = (self._max_bytes - _BYTES_OF_PLACE * places - 4 * slots) // _BYTES_OF_PIECE
-
-    def _evict(self) -> None:
+    def _without_stalest(self) -> list[Piece]:
         assert self.pieces, f"{self._max_bytes} bytes are too few"
         now, kept = self._clock(), self.num_tokens
         enough = int(_KEPT * kept)
@@ -246,38 +250,45 @@ class TokenIndex:
                 break
             gone.add(piece)
             kept -= piece.stop - piece.start
-        self._compact([piece for piece in self.pieces if piece not in gone])
+        return [piece for piece in self.pieces if piece not in gone]
 
-    def _compact(self, kept: list[Piece]) -> None:
-        """Drop all other pieces, move these together and rebuild the table. O(tokens)."""
-        # The cells of the pieces with their links, in order, and the new index of each.
-        runs = [np.arange(piece.start - 1, piece.stop + 1, dtype=np.int32) for piece in kept]
-        cells = np.concatenate([np.empty(0, np.int32), *runs])
-        end = len(cells)
-        moved = np.full(len(self.log), NONE, np.int32)
-        moved[cells] = np.arange(end, dtype=np.int32)
-        self.log[:end], self.sources[:end] = self.log[cells], self.sources[cells]
-        self.log[end:] = END
-        links = np.flatnonzero(self.log[:end] < END)
-        targets = moved[-2 - self.log[links]]
-        self.log[links] = np.where(targets == NONE, END, -2 - targets)
-        for piece in kept:
-            piece.start, piece.stop = int(moved[piece.start - 1]) + 1, int(moved[piece.stop])
-            piece.limit = piece.stop
+    def _rebuild_now(self, kept: list[Piece], length: int, slots: int) -> None:
+        rebuild = Rebuild(self.log, kept, len(self.pieces), length, slots)
+        rebuild.run()
+        self._replace_by(rebuild)
+
+    def _rebuild_in_thread(self, kept: list[Piece], length: int, slots: int) -> None:
         for writer in self._writers:
-            places = writer.places[: writer.length]
-            places[:] = np.where(places == NONE, NONE, moved[places])
-            evicted = np.flatnonzero(places == NONE)
-            writer.known_from = int(evicted[-1]) + 1 if len(evicted) else 0
-            if writer.piece not in kept:
+            # The pieces of the rebuild must not grow meanwhile.
+            self._leave_piece(writer)
+        self._rebuild = Rebuild(self.log, kept, len(self.pieces), length, slots)
+        self._rebuild.start()
+
+    def _replace_by(self, rebuild: Rebuild) -> None:
+        """Replace the arrays, with what was written since the rebuild began; waits for it."""
+        self._rebuild = None
+        rebuild.wait()
+        num_kept = len(rebuild.kept)
+        pieces = [*rebuild.kept, *self.pieces[rebuild.num_pieces :]]
+        length = len(rebuild.earlier)
+        packed = Packed(self.log, pieces, length)
+        sources = np.zeros(length, np.uint8)
+        sources[: packed.end] = self.sources[packed.cells]
+        kernels.reindex(
+            packed.log, rebuild.earlier, rebuild.table, rebuild.meta, packed.starts[num_kept:],
+            packed.stops[num_kept:],
+        )  # fmt: skip
+        stay = set(pieces)
+        for writer in self._writers:
+            writer.move(packed.moved)
+            if writer.piece not in stay:
                 writer.piece = None
-        self.pieces = kept
-        self._starts = [piece.start for piece in kept]
-        self.meta[kernels.LOG_END], self.meta[kernels.ENTRIES] = end, 0
-        self.table[:] = NONE
-        starts = np.array(self._starts, np.int64)
-        stops = np.array([piece.stop for piece in kept], np.int64)
-        kernels.reindex(self.log, self.earlier, self.table, self.meta, starts, stops)
+        self.pieces, self._starts = pieces, packed.starts.tolist()
+        for piece, start, stop in zip(pieces, self._starts, packed.stops.tolist(), strict=True):
+            piece.start, piece.stop, piece.limit = start, stop, stop
+        self.log, self.sources, self.earlier = packed.log, sources, rebuild.earlier
+        self.table, self.meta = rebuild.table, rebuild.meta
+        self.meta[kernels.LOG_END] = packed.end
 
     def _piece_of(self, place: int) -> Piece | None:
         if place < 0:
@@ -289,6 +300,8 @@ class TokenIndex:
 
     def reserve(self, texts: Sequence[Ints]) -> None:
         """Resize the arrays once for these texts, if they fit into the limit: each growth costs time."""
+        if self._rebuild is not None:
+            self._replace_by(self._rebuild)
         num_tokens = sum(map(len, texts))
         sample = np.empty(kernels.NUM_ORDERS * num_tokens // (kernels.SAMPLED // 2) + 1, np.int64)
         count = 0
@@ -301,7 +314,9 @@ class TokenIndex:
         slots = int((entries + kernels.NUM_ORDERS * _BLOCK) / _MAX_LOAD)
         needed = _BYTES_OF_PLACE * length + 4 * slots + _BYTES_OF_PIECE * (len(self.pieces) + pieces)
         if needed <= self._max_bytes:
-            self._resize(max(length, len(self.log)), max(slots, len(self.table)))
+            more = min(1 / _ALMOST_FULL, self._max_bytes / needed)
+            length, slots = max(int(length * more), len(self.log)), max(int(slots * more), len(self.table))
+            self._rebuild_now(list(self.pieces), length, slots)
 
     def date(self, places: Ints, last_used: float, usefulness: float) -> None:
         """Set last use and usefulness of the pieces that hold these places."""
@@ -314,9 +329,3 @@ class TokenIndex:
 
 def _staleness(piece: Piece, now: float) -> float:
     return staleness(now - piece.last_used, piece.usefulness, piece.stop - piece.start)
-
-
-def _resized(array: Any, length: int) -> Any:
-    # In place if the allocator can: the old and the new array need not exist at the same time.
-    array.resize((length, *array.shape[1:]), refcheck=False)
-    return array

@@ -206,30 +206,6 @@ def count_linked(log: Ints, place: int, text: Ints, length: int) -> int:
 
 
 @compiled
-def rehash(log: Ints, old: Ints, table: Ints) -> None:
-    """Insert all entries of a table into another one. Expected O(slots of the old table)."""
-    hashes = np.empty(NUM_ORDERS, np.int64)
-    context = np.empty(MAX_ORDER, np.int32)
-    size = len(table)
-    for entry in old:
-        if entry == NONE:
-            continue
-        order = entry & 7
-        length = ORDERS[order]
-        at = entry >> 3
-        for back in range(length):
-            at = before(log, at)
-            context[length - 1 - back] = log[at]
-        hash_contexts(context, length, length, hashes)
-        slot = (hashes[order] * size) >> 31
-        while table[slot] != NONE:
-            slot += 1
-            if slot == size:
-                slot = 0
-        table[slot] = entry
-
-
-@compiled
 def sample_contexts(text: Ints, sample: Longs, count: int) -> int:
     """Append the hashes of about one context in SAMPLED to ``sample[:count]``; return the new count.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
@@ -71,15 +72,20 @@ class StoredCache:
         self._saves = saves
         self._loaded: set[str] = set()
         self._own: set[str] = set()
+        self._lock = threading.Lock()
 
     def open_session(self, tenant: str) -> Session:
-        for name in (tenant, *self._reads):
-            self._load(name)
-        self._own.add(tenant)
-        return self._cache.open_session(tenant)
+        with self._lock:
+            for name in (tenant, *self._reads):
+                self._load(name)
+            self._own.add(tenant)
+            session = self._cache.open_session(tenant)
+        if self._store is None or not self._saves:
+            self._drop_excess()
+        return session
 
     def save(self) -> None:
-        """Save the texts of the tenants that had a session.
+        """Save the texts of the tenants that had a session, and drop those beyond the limit of all.
 
         Raises:
             DataError: the folder cannot be written.
@@ -94,6 +100,16 @@ class StoredCache:
                 # After the next load, new texts of the tenant can be saved again.
                 self._loaded.discard(tenant)
                 logger.warning("tenant %r was erased by another process; its texts are not saved", tenant)
+        self._drop_excess()
+
+    def _drop_excess(self) -> None:
+        if isinstance(self._cache, PublishedCache):
+            return
+        # A tenant that is opened meanwhile must be loaded again: the next save would remove its texts.
+        with self._lock:
+            dropped = self._cache.drop_excess()
+            self._loaded.difference_update(dropped)
+            self._own.difference_update(dropped)
 
     def _load(self, tenant: str) -> None:
         if self._store is not None and tenant not in self._loaded:

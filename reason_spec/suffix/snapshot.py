@@ -8,8 +8,9 @@ import numpy as np
 
 from reason_spec.suffix.base import SOURCES
 from reason_spec.suffix.documents import Document
-from reason_spec.suffix.index import Piece, TokenIndex
+from reason_spec.suffix.index import TokenIndex
 from reason_spec.suffix.index_kernels import NONE
+from reason_spec.suffix.rebuild import Piece
 
 
 def snapshot(index: TokenIndex) -> list[Document]:

@@ -24,6 +24,7 @@ from reason_spec.suffix.base import Proposal
 from reason_spec.suffix.cache import warm_up
 from reason_spec.suffix.scopes import StoredCache, SuffixCaches
 from reason_spec.suffix.session import least_chance
+from reason_spec.vllm_plugin import logger
 
 SECTION: Final = "reason_spec"
 """The key of our settings in vLLM's ``--additional-config``; its ``--speculative-config`` refuses ours."""
@@ -46,7 +47,9 @@ class PluginSettings(Section):
     )
     max_bytes: int = Field(default=256 << 20, ge=1 << 16, description="memory limit of one cache")
     max_caches: int = Field(
-        default=64, ge=1, description="caches of owners and LoRA adapters; the least recently used goes first"
+        default=64,
+        ge=1,
+        description="caches of owners and adapters, each of max_bytes; the least recently used goes first",
     )
     min_chance: float | None = Field(
         default=None, ge=0, le=1, description="minimum probability of a draft token; null: 0.05 to 0.1"
@@ -146,6 +149,7 @@ class Drafter:
         self._caches = TextCaches(self._settings)
         self._requests: dict[str, Request | None] = {}
         """None: a request without drafts."""
+        self._num_errors, self._next_logged = 0, 1
 
     def _open(
         self, name: str, prompt: Tokens, end: int, parameters: Any, adapter: str | None
@@ -166,7 +170,10 @@ class Drafter:
         if max_drafts < 1 or (prompt < 0).any():
             return None
         cache, private = self._cache_for(name, options.get(OWNER), adapter)
-        stops = frozenset() if parameters.ignore_eos else frozenset(parameters.all_stop_token_ids)
+        # The stop ids of the request itself hold even then.
+        stops = frozenset(
+            parameters.stop_token_ids or () if parameters.ignore_eos else parameters.all_stop_token_ids
+        )
         number = self._caches.open(cache, prompt.astype(np.int32), private=private)
         return Request(number, private, max_drafts, end, stops, len(prompt))
 
@@ -206,6 +213,13 @@ class Drafter:
             if token in request.stops:
                 break
         return kept
+
+    def _log_error(self) -> None:
+        """Log the present exception if it is the first, the tenth, the hundredth, and so on."""
+        self._num_errors += 1
+        if self._num_errors == self._next_logged:
+            self._next_logged *= 10
+            logger.exception("reason-spec drafts less in this pass; errors until now: %d", self._num_errors)
 
     def _close(self, name: str) -> None:
         request = self._requests.pop(name, None)

@@ -39,7 +39,7 @@ class Proposer(Drafter):
         self._passed_at = 0.0
         self._limits: tuple[BatchTime | None, dict[int, int]] = (None, {})
         self._runner: Any = None
-        self._looked_for_runner = self._failed = False
+        self._looked_for_runner = False
 
     def load_model(self, *_: Any, **__: Any) -> None:
         """Find the model runner; there is no model to load."""
@@ -65,9 +65,7 @@ class Proposer(Drafter):
                 return nothing
             return self._propose(sampled_token_ids, num_tokens_no_spec, token_ids_cpu)
         except Exception:
-            if not self._failed:
-                logger.exception("reason-spec drafts nothing in this pass; further errors are not logged")
-            self._failed = True
+            self._log_error()
             # The next pass is not timed: its beginning is unknown.
             self._passed = {}
             return nothing

@@ -99,7 +99,6 @@ class Speculator(Drafter):
         self._new: set[int] = set()
         """Slots whose request was added, and has sampled nothing since."""
         self._back = torch.arange(self._max_tokens + 1, 0, -1, device=device)
-        self._failed = False
         _, version = installed_version() or ("", "unknown")
         logger.warning(
             "reason-spec drafts up to %d tokens a pass with vLLM %s on the newer (V2) model runner, in place "
@@ -147,23 +146,27 @@ class Speculator(Drafter):
             try:
                 self._fill(drafts, input_batch, num_sampled, limit)
             except Exception:
-                if not self._failed:
-                    logger.exception("reason-spec drafts less in this pass; further errors are not logged")
-                self._failed = True
+                self._log_error()
         return torch.from_numpy(drafts).to(self._device)
 
     def _fill(self, drafts: npt.NDArray[np.int64], input_batch: Any, num_sampled: Tensor, limit: int) -> None:
         counts, lengths, tokens = self._sampled(input_batch.idx_mapping, num_sampled)
+        # Whatever fails from here on, a row without drafts repeats its last token.
+        drafts[counts > 0] = tokens[counts > 0, -1:]
         self._close_ended(self._states.req_id_to_index)
         for row, (name, slot) in enumerate(zip(input_batch.req_ids, input_batch.idx_mapping_np, strict=True)):
             if (count := int(counts[row])) == 0:
                 continue
-            came: list[int] = tokens[row, -count:].tolist()
-            drafts[row] = came[-1]
-            request = self._request(name, int(slot), int(lengths[row]) - count)
-            if request is not None:
-                kept = self._draft(request, came, int(lengths[row]), limit)
-                drafts[row, : len(kept)] = kept
+            try:
+                request = self._request(name, int(slot), int(lengths[row]) - count)
+                if request is not None:
+                    kept = self._draft(request, tokens[row, -count:].tolist(), int(lengths[row]), limit)
+                    drafts[row, : len(kept)] = kept
+            except Exception:
+                self._log_error()
+                # Its text may lack tokens now.
+                self._close(name)
+                self._requests[name] = None
 
     def _sampled(self, slots: Tensor, num_sampled: Tensor) -> tuple[npt.NDArray[Any], ...]:
         """Copy the ends of texts from the device, which waits for it.
@@ -183,9 +186,9 @@ class Speculator(Drafter):
         known = self._requests.get(name)
         # After an error in an earlier pass the lengths differ.
         if slot in self._new or (known is not None and known.length != length):
+            self._new.discard(slot)
             self._close(name)
             self._requests[name] = self._read(name, slot, length)
-            self._new.discard(slot)
         return self._requests.get(name)
 
     def _read(self, name: str, slot: int, length: int) -> Request | None:

@@ -15,12 +15,12 @@ from reason_spec.engines.eagle_files import is_head
 from reason_spec.engines.generation import EngineRequest
 from reason_spec.engines.output import RequestOutput
 from reason_spec.engines.tokenizer import load_tokenizer
-from reason_spec.engines.torch import eagle_drafts
+from reason_spec.engines.torch import eagle_drafts, layer_skipping
 from reason_spec.engines.torch.choice import TokenChoice
 from reason_spec.engines.torch.eagle_drafts import EagleDrafts
 from reason_spec.engines.torch.eagle_head import EagleHead
 from reason_spec.engines.torch.generation import GenerationSequence
-from reason_spec.engines.torch.layer_skipping import WINDOW, LayerSkipping
+from reason_spec.engines.torch.layer_skipping import WINDOW, LayerSkipping, SkipSearch
 from reason_spec.engines.torch.load import load_model
 from reason_spec.engines.torch.model import Model
 from reason_spec.engines.torch.scheduler import Scheduler
@@ -241,6 +241,20 @@ def test_a_search_finds_better_layers_and_the_next_start_begins_with_them(
     assert LayerSkipping(folder, model, kept)._tasks[""].best == best
     kept.write_text("{damaged")
     assert LayerSkipping(folder, model, kept)._tasks == {}
+
+
+def test_processes_that_keep_layers_in_one_file_keep_each_others(
+    target: tuple[str, Model], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, model = target
+    kept = tmp_path / "layer_skipping" / "kept.json"
+    monkeypatch.setattr(layer_skipping, "MAX_TASKS", 3)
+    first, second = (LayerSkipping(folder, model, kept) for _ in range(2))
+    for drafter, scope in ((first, "a"), (second, "b"), (first, "c"), (second, "d"), (first, "c")):
+        drafter._tasks[scope] = SkipSearch(frozenset(drafter._candidates[:1]))
+        drafter._save(scope)
+    assert list(LayerSkipping(folder, model, kept)._tasks) == ["b", "d", "c"]
+    assert list(kept.parent.iterdir()) == [kept]
 
 
 def test_drafts_that_never_pay_are_tried_again(

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from reason_spec.engines.base import Tokenizer
+from reason_spec.engines.vllm import requests
+from reason_spec.engines.vllm.loop import VllmLoop
 from reason_spec.engines.vllm.requests import ScoringState
+from reason_spec.types import Prefix
 
 PREFIX, CONTINUATION = (1, 2, 3, 4, 5), (6, 7, 8)
 TEXT = (*PREFIX, *CONTINUATION)
@@ -64,3 +68,41 @@ def test_the_second_try_is_read_and_counts_two_passes(rows: list[dict[int, Value
     score = scoring.read(output(rows, 0))
     assert score is not None
     assert score.usage.num_passes == 2
+
+
+class RefusingEngine:
+    """vLLM's ``LLMEngine``, as far as a score needs it: it takes some requests and refuses the next."""
+
+    def __init__(self, num_taken: int) -> None:
+        self.num_taken = num_taken
+        scheduler = SimpleNamespace(schedule=None)
+        self.engine_core = SimpleNamespace(engine_core=SimpleNamespace(scheduler=scheduler))
+        self.vllm_config = SimpleNamespace(model_config=SimpleNamespace(max_logprobs=20))
+
+    def add_request(self, name: str, *_: object, **__: object) -> str:
+        if self.num_taken == 0:
+            raise ValueError("max_logprobs is 0")
+        self.num_taken -= 1
+        return name
+
+    def step(self) -> list[Any]:
+        whole = {"prompt_logprobs": [], "num_cached_tokens": len(PREFIX)}
+        return [SimpleNamespace(request_id="7", finished=True, **whole)]
+
+
+@pytest.mark.parametrize("num_taken", [0, 1])
+def test_a_score_that_vllm_refuses_at_the_first_or_the_second_try_ends_alone(
+    num_taken: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(requests, "_one_token", lambda **_: None)
+    loop = VllmLoop(
+        RefusingEngine(num_taken),
+        cast("Tokenizer", None),
+        vocab_size=100,
+        max_context=100,
+        takes_hints=False,
+        set_num_threads=lambda _: None,
+    )
+    loop.score(7, Prefix(PREFIX), CONTINUATION)
+    assert loop.step().results == [(7, "vLLM refused the request: ValueError: max_logprobs is 0")]
+    assert not loop.has_work

@@ -11,9 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from reason_spec.settings import SuffixSettings
+from reason_spec.suffix import index as index_module
 from reason_spec.suffix.base import Proposal, Session
 from reason_spec.suffix.cache import SuffixCache, warm_up
 from reason_spec.suffix.index import TokenIndex
+from reason_spec.suffix.rebuild import Rebuild
 from tests.suffix.some_documents import assert_equal, check_index
 
 SMALL = 1 << 16
@@ -137,6 +139,105 @@ def test_a_conversation_longer_than_the_bound_goes_on() -> None:
             session.extend(range(1000))
             assert session.propose_tokens(4, after=[800, 801]).tokens == (802, 803, 804, 805)
     check_index(index_of(cache), SMALL)
+
+
+def random_texts(number: int, size: int) -> list[list[int]]:
+    rng = Random(0)
+    return [[rng.randrange(1000) for _ in range(size)] for _ in range(number)]
+
+
+def knows(cache: SuffixCache, text: list[int]) -> bool:
+    with cache.open_session() as session:
+        return session.propose_tokens(8, after=text[:20]).tokens == tuple(text[20:28])
+
+
+@pytest.mark.parametrize("is_interrupted", [False, True])
+def test_an_index_that_threads_rebuild_keeps_the_latest_texts(
+    monkeypatch: pytest.MonkeyPatch, is_interrupted: bool
+) -> None:
+    monkeypatch.setattr(index_module, "LARGE", 2000)
+    cache = make_cache(max_bytes=1 << 19)
+    texts = random_texts(150, 200)
+    with cache.open_session() as other:
+        for number, text in enumerate(texts):
+            learn(cache, text)
+            if is_interrupted:
+                other.extend([number, 2000 + number, 4000 + number])
+            check_index(index_of(cache), 1 << 20)
+    index = index_of(cache)
+    if index._rebuild is not None:
+        index._replace_by(index._rebuild)
+    check_index(index, 1 << 19)
+    assert 5_000 < index.num_tokens < 15_000
+    assert all(knows(cache, text) for text in texts[-20:])
+    assert not any(knows(cache, text) for text in texts[:20])
+
+
+def test_texts_are_learned_and_proposed_while_a_thread_rebuilds_the_index(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(index_module, "LARGE", 20_000)
+    may_end, run = threading.Event(), Rebuild.run
+
+    def run_later(rebuild: Rebuild) -> None:
+        if threading.current_thread() is not threading.main_thread():
+            may_end.wait(60)
+        run(rebuild)
+
+    monkeypatch.setattr(Rebuild, "run", run_later)
+    cache = make_cache()
+    texts = iter(random_texts(1000, 50))
+    learned: list[list[int]] = []
+    while not learned or index_of(cache)._rebuild is None:
+        learned.append(next(texts))
+        learn(cache, learned[-1])
+    for _ in range(3):
+        learned.append(next(texts))
+        learn(cache, learned[-1])
+    assert all(knows(cache, text) for text in learned)
+    rebuild = index_of(cache)._rebuild
+    assert rebuild is not None
+    assert not rebuild.is_done
+    may_end.set()
+    rebuild.wait()
+    learned.append(next(texts))
+    learn(cache, learned[-1])
+    assert index_of(cache)._rebuild is None
+    assert all(knows(cache, text) for text in learned)
+    check_index(index_of(cache))
+
+
+def test_an_index_near_its_limit_is_not_rebuilt_for_each_conversation(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    num_rebuilds = 0
+
+    def counted(rebuild: Rebuild) -> None:
+        nonlocal num_rebuilds
+        num_rebuilds += 1
+        run(rebuild)
+
+    run = Rebuild.run
+    monkeypatch.setattr(Rebuild, "run", counted)
+    cache = make_cache(max_bytes=1 << 18)
+    for text in random_texts(200, 50):
+        learn(cache, text)
+    assert num_rebuilds < 20
+
+
+def test_the_least_recently_used_tenants_go_where_all_take_too_much() -> None:
+    cache = make_cache(max_total_bytes=SMALL, reads=("1",))
+    for number in range(12):
+        learn(cache, range(50), str(number))
+    learn(cache, range(50), "0")
+    with cache.open_session("2"):
+        dropped = cache.drop_excess()
+    assert dropped == [str(number) for number in range(3, 3 + len(dropped))]
+    kept = [index_of(cache, tenant).num_bytes for tenant in cache._tenants]
+    assert SMALL - max(kept) < sum(kept) <= SMALL
+    assert cache.drop_excess() == []
+    assert ask(cache, range(20), "0").tokens == tuple(range(20, 28))
+    assert cache.size("3").num_tokens == 0
 
 
 def test_the_oldest_and_least_useful_go_first() -> None:

@@ -9,7 +9,8 @@ import pytest
 
 from reason_spec.errors import DataError
 from reason_spec.settings import SuffixSettings
-from reason_spec.suffix.scopes import SuffixCaches, open_caches
+from reason_spec.suffix.cache import SuffixCache
+from reason_spec.suffix.scopes import StoredCache, SuffixCaches, open_caches
 from reason_spec.suffix.store import erase
 from tests.suffix.some_documents import KEY
 
@@ -98,3 +99,28 @@ def test_a_place_that_is_no_folder_is_said_at_the_start(tmp_path: Path) -> None:
     place.write_text("")
     with pytest.raises(DataError, match="is not a folder"):
         opened(place)
+
+
+@pytest.mark.parametrize("is_saved", [False, True])
+def test_tenants_beyond_the_limit_of_all_are_dropped_and_saved_ones_come_back(
+    tmp_path: Path, is_saved: bool
+) -> None:
+    """The default tenant and seven others take the limit."""
+    limited = SuffixSettings(path=tmp_path if is_saved else None, max_total_bytes=1 << 16)
+    caches = open_caches(limited, KEY)
+    names = [f"tenant {number}" for number in range(12)]
+    for name in names:
+        learn(caches, tenant=name)
+    cache = caches._caches[""]
+    assert isinstance(cache, StoredCache)
+    assert isinstance(cache._cache, SuffixCache)
+    if is_saved:
+        assert len(cache._cache._tenants) > len(names)
+        caches.save()
+    assert len(cache._cache._tenants) < len(names)
+    assert cache._cache.size(names[0]).num_tokens == 0
+    assert knows(caches, tenant=names[-1])
+    assert knows(caches, tenant=names[0]) == is_saved
+    if is_saved:
+        caches.save()
+        assert all(knows(open_caches(limited, KEY), tenant=name) for name in names)

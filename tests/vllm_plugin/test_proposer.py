@@ -45,9 +45,14 @@ class Runner:
         max_tokens: int | None = None,
         lora: str | None = None,
         embeds: object = None,
+        stops: tuple[int, ...] | None = None,
     ) -> None:
         parameters = SimpleNamespace(
-            extra_args=options, max_tokens=max_tokens, ignore_eos=False, all_stop_token_ids={END}
+            extra_args=options,
+            max_tokens=max_tokens,
+            ignore_eos=stops is not None,
+            stop_token_ids=stops,
+            all_stop_token_ids={END},
         )
         self.requests[name] = SimpleNamespace(
             num_prompt_tokens=len(prompt),
@@ -164,6 +169,16 @@ def test_nothing_is_drafted_behind_a_token_that_stops_nor_beyond_the_limits() ->
     assert runner.step({"full": ANSWER[:20]})["full"] == ANSWER[20:23]
 
 
+def test_without_the_models_end_the_stop_tokens_of_a_request_end_it_still() -> None:
+    runner = Runner()
+    runner.run("a", [1], [*ANSWER[:-1], 50, 51])
+    runner.add("stops", [1], stops=(120,))
+    assert runner.step({"stops": ANSWER[:15]})["stops"] == ANSWER[15:21]
+    assert runner.step({"stops": ANSWER[15:22]})["stops"] == []
+    runner.add("goes on", [1], stops=())
+    assert runner.step({"goes on": ANSWER[:15]})["goes on"] == ANSWER[15:23]
+
+
 def test_prompts_in_work_and_prompts_without_ids_get_no_drafts() -> None:
     runner = Runner()
     runner.run("a", [1], ANSWER)
@@ -217,14 +232,16 @@ def test_a_limit_that_is_no_number_costs_only_its_own_request_the_drafts(limit: 
     assert runner.step({"wrong": ANSWER[:20], "right": ANSWER[:20]}) == {"wrong": [], "right": ANSWER[20:28]}
 
 
-def test_an_error_costs_the_drafts_of_a_pass_and_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_an_error_costs_the_drafts_of_a_pass_and_is_logged_at_growing_intervals(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     runner = Runner()
     runner.run("a", [1], ANSWER)
     runner.add("b", [1])
     known, runner.requests = runner.requests, {}
-    for _ in range(3):
+    for _ in range(12):
         assert runner.step({"b": [ANSWER[0]]})["b"] == []
-    assert [record.levelno for record in caplog.records].count(logging.ERROR) == 1
+    assert [record.levelno for record in caplog.records].count(logging.ERROR) == 2, "the first and the tenth"
     runner.requests = known
     runner.texts["b"] = [1]
     assert runner.step({"b": ANSWER[:20]})["b"] == ANSWER[20:28]

@@ -313,6 +313,29 @@ def test_an_error_costs_drafts_and_is_logged_once_and_the_text_is_read_again(
     assert runner.step({"a": ANSWER[4:9]})["a"] == ANSWER[9:17]
 
 
+def test_an_error_of_one_request_costs_only_its_own_drafts(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runner = NewerRunner()
+    runner.run("one", [1], ANSWER)
+    for name in ("a", "b"):
+        runner.add(name, [1])
+    runner.step({"a": ANSWER[:2], "b": ANSWER[:2]})
+    broken, draft = runner.speculator._requests["a"], runner.speculator._draft
+
+    def fail_for_a(request: Any, *arguments: Any) -> list[int]:
+        if request is broken:
+            raise MemoryError
+        drafts: list[int] = draft(request, *arguments)
+        return drafts
+
+    monkeypatch.setattr(runner.speculator, "_draft", fail_for_a)
+    for end in (4, 6):
+        drafts = runner.step(dict.fromkeys(("a", "b"), ANSWER[end - 2 : end]))
+        assert drafts == {"a": fill([], ANSWER[end - 1]), "b": ANSWER[end : end + WIDTH]}
+    assert [record.levelno for record in caplog.records].count(logging.ERROR) == 1
+
+
 def test_the_log_says_that_it_is_untested_on_devices(caplog: pytest.LogCaptureFixture) -> None:
     NewerRunner()
     assert "newer (V2) model runner" in caplog.text

@@ -26,6 +26,9 @@ from reason_spec.engines.torch.layout import Chain, PassBuilder
 from reason_spec.engines.torch.model import Model
 from reason_spec.engines.torch.sublayers import layers_of, prepare_sublayers
 from reason_spec.engines.torch.token_drafts import DraftLane
+from reason_spec.errors import DataError
+from reason_spec.jsonl import atomic_output
+from reason_spec.speculation.draft_calibration import entry_of
 
 logger = logging.getLogger(__name__)
 
@@ -37,6 +40,8 @@ WINDOW: Final = 32
 """Tokens of an answer on which candidates are compared, as in the paper."""
 MAX_TRIALS: Final = 200
 """Trials of a task until the search ends."""
+MAX_TASKS: Final = 64
+"""Tasks whose sets are kept in memory, and in the file; the least recent one goes first."""
 SEARCH_SHARE: Final = 0.05
 """The share of the time that the search may take."""
 _LONGEST_PASS = 1.0
@@ -136,7 +141,7 @@ class LayerSkipping:
         # No set may be fast enough yet to be worth it: then the one that predicts more is nearer to that.
         if (self.speed(candidate, found), found) > (self.speed(task.best, own), own):
             task.best = candidate
-            self._save()
+            self._save(sequence.request.cache_key[1])
 
     def _neighbour(self, skipped: Skipped) -> Skipped:
         """Return the set with one or two sublayers more, fewer, or exchanged."""
@@ -169,9 +174,7 @@ class LayerSkipping:
 
     def _task(self, sequence: GenerationSequence) -> SkipSearch:
         scope = sequence.request.cache_key[1]
-        if scope not in self._tasks:
-            self._tasks[scope] = SkipSearch(self._start())
-        return self._tasks[scope]
+        return entry_of(self._tasks, scope, lambda: SkipSearch(self._start()), MAX_TASKS)
 
     def _start(self) -> Skipped:
         """Return sublayers that are spread evenly over the layers."""
@@ -195,15 +198,18 @@ class LayerSkipping:
             )
             return {}
 
-    def _save(self) -> None:
+    def _save(self, scope: str) -> None:
+        """Keep the best set of a task, beside those that other processes keep in the file."""
         if self._kept is None:
             return
-        content = {scope: sorted(task.best) for scope, task in self._tasks.items()}
+        kept = self._load()
+        kept.pop(scope, None)
+        kept[scope] = self._tasks[scope]
+        content = {scope: sorted(task.best) for scope, task in list(kept.items())[-MAX_TASKS:]}
         try:
             self._kept.parent.mkdir(parents=True, exist_ok=True)
-            unfinished = self._kept.with_suffix(".part")
-            unfinished.write_text(json.dumps(content), encoding="utf-8")
-            unfinished.replace(self._kept)
-        except OSError as error:
-            logger.warning("%s cannot be written: %s", self._kept, error.strerror)
+            with atomic_output(self._kept) as output:
+                output.write(json.dumps(content).encode())
+        except (OSError, DataError) as error:
+            logger.warning("the layers to skip are not kept: %s", error)
             self._kept = None

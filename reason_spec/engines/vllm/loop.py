@@ -90,11 +90,8 @@ class VllmLoop:
         try:
             parameters = generation_parameters(request, len(prompt))
             self._add(number, prompt, parameters, request.priority, request.prefix.owner)
-        except ReasonSpecError as error:
-            return str(error)
         except Exception as error:
-            # A request that vLLM refuses, by any exception, must not end the engine.
-            return " ".join(f"vLLM refused the request: {type(error).__name__}: {error}".split())
+            return _refusal(error)
         return None
 
     def score(
@@ -255,8 +252,19 @@ class VllmLoop:
         self._names[number] = self._engine.add_request(str(number), inputs, parameters, priority=priority)
 
     def _start_scoring(self, number: int, state: ScoringState) -> None:
-        self._add(number, state.prompt, state.parameters, priority=0, owner=state.owner)
-        self._scores[number] = state
+        try:
+            self._add(number, state.prompt, state.parameters, priority=0, owner=state.owner)
+        except Exception as error:
+            self._ended.append((number, _refusal(error)))
+        else:
+            self._scores[number] = state
+
+
+def _refusal(error: Exception) -> str:
+    """Return why a request was refused: by whatever exception, it must not end the engine."""
+    if isinstance(error, ReasonSpecError):
+        return str(error)
+    return " ".join(f"vLLM refused the request: {type(error).__name__}: {error}".split())
 
 
 def _num_new(outputs: Sequence[Any]) -> int:
