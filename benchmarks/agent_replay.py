@@ -33,6 +33,7 @@ file that `reason_spec.tools_ahead.model` reads.
 from __future__ import annotations
 
 import argparse
+import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -53,8 +54,8 @@ from reason_spec.lab.tools_ahead.training import scores_of, train
 from reason_spec.settings import SuffixSettings
 from reason_spec.suffix.cache import SuffixCache
 from reason_spec.suffix.traces import Conversation, read_traces
-from reason_spec.tools_ahead.calls import ReadOnlyTools
-from reason_spec.tools_ahead.predictor import Knowledge
+from reason_spec.tools_ahead.calls import Call, ReadOnlyTools
+from reason_spec.tools_ahead.predictor import IsReadOnly, Knowledge
 
 READ_ONLY: Final = (
     # tau-bench, airline and retail
@@ -64,6 +65,8 @@ READ_ONLY: Final = (
     # SWE-agent
     "find_file search_dir ls cat str_replace_editor(command=view)"
 ).split()
+_MORE_THAN_ONE_PROGRAM: Final = re.compile(r"[>|;&\n`]|\$\(")
+"""What may make a shell's command write, whatever its first word."""
 LATENCIES: Final = (0.1, 1.0, 5.0)
 """Seconds of a tool; ``share_run_ahead`` is at the second."""
 BUDGET: Final = 16
@@ -103,6 +106,22 @@ def read_all(files: Sequence[Path], vocabulary: Vocabulary) -> list[Trace]:
         Trace(events, vocabulary.segments_of(conversation.messages))
         for events, conversation in zip(recorded(conversations), conversations, strict=True)
     ]
+
+
+def read_only_calls(rules: Sequence[str]) -> IsReadOnly:
+    """Return the rules for calls; a command in a text is named by its first word, and must be of that alone.
+
+    Raises:
+        SettingsError: a rule has an unknown form.
+    """
+    tools = ReadOnlyTools(rules)
+
+    def is_read_only(call: Call) -> bool:
+        command = str(call.arguments.get("command", ""))
+        is_text = len(call.values) == 1 and command.split()[:1] == [call.name]
+        return tools(call) and not (is_text and _MORE_THAN_ONE_PROGRAM.search(command))
+
+    return is_read_only
 
 
 def parts_of(case: str, tests: Sequence[Trace], learn: Sequence[Trace]) -> list[Part]:
@@ -215,7 +234,7 @@ def measure(
     case: str,
     tests: Sequence[Trace],
     learn: Sequence[Trace],
-    is_read_only: ReadOnlyTools,
+    is_read_only: IsReadOnly,
     clock: Clock,
     precision: float,
     vocabulary: Vocabulary,
@@ -251,7 +270,7 @@ def measure(
 def learned_scores(
     pool: Sequence[Recorded],
     case: str,
-    is_read_only: ReadOnlyTools,
+    is_read_only: IsReadOnly,
     clock: Clock,
     precision: float,
     result: CaseResult,
@@ -386,7 +405,7 @@ def main() -> None:
         count_tokens, options.tokens_per_second, LATENCIES[1], options.user_seconds, options.max_age
     )
     try:
-        is_read_only = ReadOnlyTools(options.read_only or READ_ONLY)
+        is_read_only = read_only_calls(options.read_only or READ_ONLY)
         tests = read_all(options.files, vocabulary)
         if options.save_model:
             pool = [one for trace in tests for one in (trace.recorded, trace.recorded.calls_only)]

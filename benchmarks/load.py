@@ -167,8 +167,12 @@ class Bench:
 
 
 async def time_runs(bench: Bench, arms: Sequence[str], options: argparse.Namespace) -> list[Run]:
-    """Time every arm at every load, all of one repeat before the next."""
+    """Time every arm at every load, all of one repeat before the next, and return these runs.
+
+    The file of kept runs may hold those of other arms, loads and repeats.
+    """
     done = {run.key: run for run in _kept(options.runs)}
+    asked: list[tuple[str, int, float | None, str | None, int]] = []
     rng = random.Random(options.seed)
     arriving = [("alone", share) for share in options.poisson]
     if CONTROLLER in arms:
@@ -196,18 +200,20 @@ async def time_runs(bench: Bench, arms: Sequence[str], options: argparse.Namespa
             number = max(_FEWEST_ANSWERS, round(options.answers * load))
             for arm in rng.sample(arms, len(arms)):
                 report(f"repeat {repeat + 1}, {load} at once: {arm}")
-                if (arm, load, None, None, repeat) not in done:
+                asked.append((arm, load, None, None, repeat))
+                if asked[-1] not in done:
                     note(await bench.closed_loop(arm, load, repeat, number))
                 left -= 1
         for of, share in arriving:
             capacity = _capacity(list(done.values()), max(options.loads), of)
             for arm in rng.sample(arms, len(arms)):
                 report(f"repeat {repeat + 1}, arrivals at {share:g} of {of}: {arm}")
-                if (arm, 0, share, capacity.arm, repeat) not in done:
+                asked.append((arm, 0, share, capacity.arm, repeat))
+                if asked[-1] not in done:
                     note(await bench.arrivals(arm, share, capacity, repeat, options.arrivals))
                 left -= 1
     sys.stderr.write("\n")
-    return list(done.values())
+    return [done[key] for key in asked]
 
 
 def _identity(options: argparse.Namespace) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 from pathlib import Path
 from typing import Annotated
 
@@ -62,6 +63,10 @@ def mcp(
         limits=AheadLimits(max_calls, max_seconds, max_bytes, max_age, threshold),
         log=(lambda line: typer.echo(f"reason-spec mcp: {line}", err=True)) if log else lambda _: None,
     )
-    report = asyncio.run(run_on_stdio(proxy))
+    try:
+        report = asyncio.run(run_on_stdio(proxy))
+    except asyncio.CancelledError:
+        # The server has ended.
+        raise typer.Exit(128 + signal.SIGTERM) from None
     if log:
         typer.echo(f"reason-spec mcp: {report_line(report)}", err=True)

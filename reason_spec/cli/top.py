@@ -22,6 +22,8 @@ TOP_HELP = (
 )
 _SERVER = "Server"
 _TIMEOUT_SECONDS = 10.0
+_SESSION = "reason-spec-top"
+"""Behind `serve --ray` each session has one pair: the figures of two looks must be of one."""
 
 
 def top(
@@ -76,7 +78,7 @@ def _look(url: str) -> Snapshot:
 
     address = url.rstrip("/").removesuffix("/v1") + "/metrics"
     key = os.environ.get(API_KEY_VARIABLE)
-    headers = {"Authorization": f"Bearer {key}"} if key else {}
+    headers = {"x-session-id": _SESSION} | ({"Authorization": f"Bearer {key}"} if key else {})
     try:
         response = httpx2.get(address, headers=headers, timeout=_TIMEOUT_SECONDS)
     except (httpx2.HTTPError, httpx2.InvalidURL) as error:

@@ -45,8 +45,9 @@ class Change:
     """What happened between two looks; ``before`` is None: since the server started."""
 
     def __init__(self, before: Snapshot | None, now: Snapshot) -> None:
-        self._before = before
         self._now = now
+        # After a restart between the looks, all that it counted happened between them.
+        self._before = None if before is None or has_restarted(before, now) else before
         self.seconds = math.nan if before is None else now.at - before.at
 
     def of(self, name: str, **labels: str) -> float:
@@ -65,6 +66,7 @@ class Change:
         steps = self.of("reason_spec:steps_total")
         tokens = self.of("vllm:generation_tokens_total")
         discarded = self.of("reason_spec:discarded_tokens_total")
+        made = self.of("reason_spec:predicted_calls_made_total")
         return {
             "answers": self.of("vllm:request_success_total"),
             "refused": self.of("reason_spec:shed_requests_total"),
@@ -88,7 +90,15 @@ class Change:
                 self.of("vllm:prefix_cache_hits_total"), self.of("vllm:prefix_cache_queries_total")
             ),
             "mode_changes": self.of("reason_spec:speculation_mode_changes"),
+            "predicted_calls_made": _ratio(made, self.of("reason_spec:predicted_calls_total")),
+            "read_only_calls_predicted": _ratio(made, self.of("reason_spec:read_only_calls_total")),
         }
+
+
+def has_restarted(before: Snapshot, now: Snapshot) -> bool:
+    """Return whether a counter fell, which only a restart of the server makes it do."""
+    names = {name for name, _, _ in before.samples if name.endswith(("_total", "_count"))}
+    return any(now.total(name) < before.total(name) for name in names)
 
 
 def _ratio(part: float, whole: float) -> float | None:
@@ -109,6 +119,7 @@ def figures_of(before: Snapshot | None, now: Snapshot) -> dict[str, object]:
         "model": now.model,
         "running": int(now.total("vllm:num_requests_running")),
         "waiting": int(now.total("vllm:num_requests_waiting")),
+        "sessions": int(now.total("reason_spec:sessions")),
         "mode": mode_of(now),
         **{name: value if value is None or math.isfinite(value) else None for name, value in figures.items()},
     }
@@ -132,6 +143,8 @@ _ROWS = (
     ("tokens_discarded", "Tokens discarded", "{:.1%}"),
     ("prompt_tokens_cached", "Prompt tokens in the prefix cache", "{:.1%}"),
     ("mode_changes", "Changes of the speculation mode", "{:.0f}"),
+    ("predicted_calls_made", "Predicted calls that were made", "{:.1%}"),
+    ("read_only_calls_predicted", "Calls to read-only tools that were predicted", "{:.1%}"),
 )
 
 
@@ -141,7 +154,7 @@ def table_of(before: Snapshot | None, now: Snapshot) -> Table:
 
     state = figures_of(None, now)
     modes = {None: "not decided", "none": "target alone", "tokens": "draft tokens", "steps": "draft steps"}
-    load = f"{state['running']} running, {state['waiting']} waiting"
+    load = f"{state['running']} running, {state['waiting']} waiting, {state['sessions']} sessions"
     title = f"{now.model}: {load}; speculation: {modes[mode_of(now)]}"
     table = Table(title=title, title_justify="left")
     table.add_column("")

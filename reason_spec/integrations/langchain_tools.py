@@ -21,6 +21,9 @@ def functions_of(tools: Sequence[BaseTool]) -> dict[str, Callable[..., Any]]:
     """Return tools as functions by name, for `SpeculativeTools`; of a tool with a coroutine alone that."""
 
     def function_of(tool: BaseTool) -> Callable[..., Any]:
+        # An error is raised, not returned as a text for the model: what fails ahead is dropped.
+        tool = tool.model_copy(update={"handle_tool_error": False, "handle_validation_error": False})
+
         async def ainvoke(**arguments: Any) -> Any:
             return await _ainvoke(tool, arguments)
 

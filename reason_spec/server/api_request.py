@@ -310,3 +310,5 @@ class ApiRequest:
         self._notes["prompt_tokens"] = end.num_prompt_tokens
         self._notes["completion_tokens"] = self._notes.get("completion_tokens", 0) + end.num_tokens
         self._notes["strategy"] = end.report.strategy
+        if end.report.predicted_calls is not None:
+            self._notes["predicted_calls"] = len(end.report.predicted_calls)

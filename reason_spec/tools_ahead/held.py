@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Callable, Iterable
@@ -14,6 +15,7 @@ from reason_spec.errors import SettingsError
 from reason_spec.tools_ahead.calls import Call
 from reason_spec.tools_ahead.predictor import Prediction
 
+logger = logging.getLogger(__name__)
 Dropped: TypeAlias = Literal["unused", "stale", "changed", "failed", "too_large"]
 """Why a result was not used: the model made no such call, it was too old, something may have changed since,
 the tool failed, or it was larger than the limit."""
@@ -24,10 +26,11 @@ class AheadLimits:
     """Limits of one session.
 
     Attributes:
-        max_calls: calls that run or wait to be used at the same time.
+        max_calls: calls that run or wait to be used at the same time, dropped ones that still run among them.
         max_seconds: seconds that calls ran in vain; then nothing more runs ahead.
         max_bytes: bytes of the results that are held.
-        max_age: seconds from the start of a call until its result is dropped.
+        max_age: seconds from the start of a call until it is dropped. The model's call waits for one that was
+            not dropped, however long that runs: to begin anew would take longer.
         threshold: chance from which on a call runs ahead; None: the model's.
 
     Raises:
@@ -53,7 +56,7 @@ class AheadReport(NamedTuple):
 
     ``num_read_only`` are the model's calls that could have been answered, ``num_used`` those that were.
     ``saved_seconds`` is the time by which these came earlier, ``wasted_seconds`` the run time of results that
-    were dropped, ``dropped`` their number by reason.
+    were dropped, so far where they still run, ``dropped`` their number by reason.
     """
 
     num_read_only: int
@@ -71,8 +74,9 @@ class Used(NamedTuple):
     age: float
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _Ahead:
+    name: str
     future: Future[Any]
     started: float
     finished: float | None = None
@@ -91,6 +95,8 @@ class HeldResults:
         # Cancelling a future calls back in the same thread.
         self._lock = threading.RLock()
         self._held: dict[str, _Ahead] = {}
+        self._running_on: set[_Ahead] = set()
+        """The dropped calls that have not ended: a thread cannot be cancelled."""
         self._num_writing = 0
         self._closed = False
         self._num_read_only = self._num_started = self._num_used = 0
@@ -114,9 +120,10 @@ class HeldResults:
                 future = run(call) if self._has_room() else None
                 if future is None:
                     break
-                self._held[call.key] = ahead = _Ahead(future, self._clock())
+                self._held[call.key] = ahead = _Ahead(call.name, future, self._clock())
                 self._num_started += 1
                 started.append((call, ahead))
+                logger.debug("a call of %s runs ahead, chance %.2f", call.name, chance)
         for call, ahead in started:
             # Outside the lock: a future that is already done calls back at once.
             ahead.future.add_done_callback(partial(self._finished, call.key, ahead))
@@ -171,19 +178,23 @@ class HeldResults:
                 self._num_started,
                 self._num_used,
                 self._saved,
-                self._wasted,
+                self._wasted_seconds(),
                 {str(why): number for why, number in self._dropped.items()},
             )
 
     # The lock is held in what follows, except where said otherwise.
+
+    def _wasted_seconds(self) -> float:
+        now = self._clock()
+        return self._wasted + sum(now - ahead.started for ahead in self._running_on)
 
     def _has_room(self) -> bool:
         limits = self._limits
         return (
             not self._closed
             and self._num_writing == 0
-            and len(self._held) < limits.max_calls
-            and self._wasted < limits.max_seconds
+            and len(self._held) + len(self._running_on) < limits.max_calls
+            and self._wasted_seconds() < limits.max_seconds
             and sum(ahead.size for ahead in self._held.values()) < limits.max_bytes
         )
 
@@ -201,14 +212,20 @@ class HeldResults:
 
     def _count_dropped(self, ahead: _Ahead, why: Dropped) -> None:
         self._dropped[why] = self._dropped.get(why, 0) + 1
-        ended = self._clock() if ahead.finished is None else ahead.finished
-        self._wasted += ended - ahead.started
+        logger.debug("a call of %s that ran ahead is dropped: %s", ahead.name, why)
         ahead.future.cancel()
+        if ahead.finished is None:
+            self._running_on.add(ahead)
+        else:
+            self._wasted += ahead.finished - ahead.started
 
     def _finished(self, key: str, ahead: _Ahead, _: Future[Any]) -> None:
         """Called without the lock, from the thread that ran the call."""
         with self._lock:
             ahead.finished = self._clock()
+            if ahead in self._running_on:
+                self._running_on.remove(ahead)
+                self._wasted += ahead.finished - ahead.started
             if self._held.get(key) is not ahead:
                 return
             if ahead.future.cancelled() or ahead.future.exception() is not None:
@@ -232,11 +249,19 @@ class HeldResults:
             else:
                 self._count_dropped(ahead, "failed")
         if error is None:
+            logger.debug(
+                "a call of %s that ran ahead is used, %.2f s after its start", ahead.name, now - ahead.started
+            )
             found.set_result(Used(done.result(), now - ahead.started))
         else:
             found.set_exception(error)
 
 
 def size_of(result: object) -> int:
-    """Return the bytes of a result as text, about what it takes to keep it."""
-    return len(result if isinstance(result, (str, bytes)) else repr(result))
+    """Return the bytes of an array or a text, of anything else as text: about what it takes to keep it."""
+    num_bytes = getattr(result, "nbytes", None)
+    if isinstance(num_bytes, int):
+        return num_bytes
+    if isinstance(result, bytes):
+        return len(result)
+    return len((result if isinstance(result, str) else repr(result)).encode("utf-8", "surrogatepass"))

@@ -23,12 +23,16 @@ def result_text(result: Mapping[str, Any]) -> str:
 
 
 def call_in(message: Message) -> Call | None:
-    """Return the call of a request; None for one with more than a name and arguments, such as a task."""
+    """Return the call of a request; None for one with more than a name and arguments, such as a task, or with
+    arguments that are nested too deep to be compared."""
     params = params_of(message)
     arguments = params.get("arguments") or {}
     if set(params) - {"name", "arguments", "_meta"} or not isinstance(arguments, dict):
         return None
-    return Call.of(str(params.get("name")), arguments)
+    try:
+        return Call.of(str(params.get("name")), arguments)
+    except RecursionError:
+        return None
 
 
 def identity_of(value: object) -> Identity | None:
@@ -47,11 +51,6 @@ def parsed(line: bytes) -> Message | None:
     except (ValueError, RecursionError):
         return None
     return message if isinstance(message, dict) else None
-
-
-def is_batch(line: bytes) -> bool:
-    """Whether a line is a JSON array: several messages in one, which protocol 2025-03-26 allows."""
-    return line.lstrip().startswith(b"[")
 
 
 def line_of(message: Message) -> bytes:

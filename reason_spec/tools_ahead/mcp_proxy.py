@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import signal
 import sys
 import threading
 from collections import deque
@@ -36,12 +37,12 @@ from reason_spec.tools_ahead.mcp_messages import (
     Message,
     call_in,
     identity_of,
-    is_batch,
     line_of,
     params_of,
     parsed,
     result_text,
 )
+from reason_spec.tools_ahead.mcp_own_calls import OwnCalls
 from reason_spec.tools_ahead.mcp_server import MAX_LINE, McpServer
 from reason_spec.tools_ahead.model import CallModel
 from reason_spec.tools_ahead.predictor import CallPredictor, Knowledge, Prediction
@@ -50,9 +51,11 @@ RAN_AHEAD: Final = "reason-spec/ran-ahead"
 """Key in a result's ``_meta`` with the age of a result that ran ahead, in seconds."""
 SERVER_ENDED: Final = -32000
 """JSON-RPC's first code for errors of an implementation."""
-_OWN_ID: Final = "reason-spec/ahead/"
 _MAX_EVENTS: Final = 400
-"""The last events of the session, which are added again where the past is learned anew."""
+"""The last events of the session, which are added again where the past is learned anew, and where the
+predictor has twice as many."""
+_MAX_TEXT: Final = 1 << 18
+"""Characters of a result that are kept; longer JSON is read as plain text."""
 
 
 class _Waiting(NamedTuple):
@@ -80,7 +83,8 @@ class _SafePredictor:
         self._events: deque[Event] = deque(maxlen=_MAX_EVENTS)
         self._learned_for: frozenset[str] | None = None
         """The annotated tools when the past was learned."""
-        self._predictor = CallPredictor(Knowledge(may_run_ahead), model, learns=True)
+        self._knowledge = Knowledge(may_run_ahead)
+        self._predictor = CallPredictor(self._knowledge.copy(), model, learns=True)
 
     async def learn_past(self, annotated: Set[str]) -> None:
         """Learn from the past anew if other tools are annotated now: their calls in it change nothing.
@@ -94,14 +98,22 @@ class _SafePredictor:
             knowledge = await asyncio.to_thread(Knowledge.of, self._past, self._may_run_ahead)
             if self._learned_for is not learned_for:
                 return
-            self._predictor = CallPredictor(knowledge, self._model, learns=True)
-            for event in self._events:
-                self._predictor.add(event)
+            self._knowledge = knowledge
+            self._begin()
             self._log(f"learned {len(self._past)} past conversations")
 
     def observe(self, event: Event) -> None:
         self._events.append(event)
         with self.logged_errors():
+            if len(self._predictor.history.entries) < 2 * _MAX_EVENTS:
+                self._predictor.add(event)
+            else:
+                self._begin()
+
+    def _begin(self) -> None:
+        """Predict from the past and the last events alone: a long session must not fill memory."""
+        self._predictor = CallPredictor(self._knowledge.copy(), self._model, learns=True)
+        for event in self._events:
             self._predictor.add(event)
 
     def predict(self) -> list[Prediction]:
@@ -149,10 +161,8 @@ class McpProxy:
         self.held = HeldResults(limits)
         self._predictor = _SafePredictor(model, past, self.may_run_ahead, log)
         self._waiting: dict[Identity, _Waiting] = {}
-        self._ahead: dict[str, Future[Message]] = {}
+        self.own_calls = OwnCalls(self._send)
         self._cancelled: set[Identity] = set()
-        self._num_own = 0
-        self._meta: Message = {}
         self._server = McpServer(command)
         self._failure: str | None = None
         self._tasks: set[asyncio.Task[None]] = set()
@@ -169,6 +179,8 @@ class McpProxy:
 
         A server that ends does not end the proxy: every open and every later request is answered with an
         error that names the command and its exit status.
+
+        If the task is cancelled, the server has little time to end.
 
         Raises:
             ReasonSpecError: the server cannot be started, or the client's message is longer than `MAX_LINE`.
@@ -190,26 +202,30 @@ class McpProxy:
     async def _from_client(self, line: bytes) -> None:
         message = parsed(line)
         if message is None:
-            if is_batch(line):
-                # It may hold writes, and their answers are not read: nothing runs ahead any more.
+            if line.strip():
+                # The server may read writes in it, and their end is not seen: nothing runs ahead any more.
                 self.held.begin_write()
             await self._to_server(line)
             return
         method, identity = message.get("method"), identity_of(message.get("id"))
         if method == "notifications/cancelled":
             self._cancel(identity_of(params_of(message).get("requestId")))
+        call = call_in(message) if method == "tools/call" else None
+        is_write = method == "tools/call" and (call is None or not self.may_run_ahead(call))
         if method is None or identity is None:
+            if is_write:
+                # Its end is not seen either.
+                self.held.begin_write()
             await self._to_server(line)
             return
         if self._failure is not None:
             self._answer(identity, error=self._failure)
             return
-        call = call_in(message) if method == "tools/call" else None
         if call is not None:
             # Newer versions of the protocol name version and client in every request.
-            self._meta = dict(params_of(message).get("_meta") or {})
-            self._meta.pop("progressToken", None)
-        is_write = method == "tools/call" and (call is None or not self.may_run_ahead(call))
+            meta = params_of(message).get("_meta")
+            self.own_calls.meta = dict(meta) if isinstance(meta, dict) else {}
+            self.own_calls.meta.pop("progressToken", None)
         if call is not None and not is_write and (ahead := self.held.take(call)) is not None:
             self._predictor.observe(Called(call))
             self._spawn(self._answer_from(ahead, identity, call, line))
@@ -263,31 +279,12 @@ class McpProxy:
 
     def _from_server(self, line: bytes) -> None:
         message = parsed(line)
-        if message is not None and self._is_own(message):
+        if message is not None and self.own_calls.take(message):
             return
         self._write_to_client(line)
         if message is not None:
             with self._predictor.logged_errors():
                 self._note(message)
-
-    def _is_own(self, message: Message) -> bool:
-        """Take the answer to a call of the proxy's own."""
-        future = self._ahead.pop(str(message.get("id")), None) if "method" not in message else None
-        if future is None:
-            return False
-        result = message.get("result")
-        if future.cancelled():
-            return True
-        # A result of another type asks the client for something, and the client has not made this call yet.
-        if (
-            isinstance(result, dict)
-            and result.get("resultType", "complete") == "complete"
-            and not result.get("isError")
-        ):
-            future.set_result(result)
-        else:
-            future.set_exception(ReasonSpecError("the tool has failed"))
-        return True
 
     def _note(self, message: Message) -> None:
         """Learn from a message of the server that went to the client."""
@@ -319,37 +316,26 @@ class McpProxy:
                 self.held.end_write()
             self._answer(identity, error=reason)
         self._waiting.clear()
-        ahead, self._ahead = self._ahead, {}
-        for future in ahead.values():
-            if not future.cancelled():
-                future.set_exception(ReasonSpecError(reason))
+        self.own_calls.fail(reason)
 
     # Running ahead -----------------------------------------------------------------------------
 
     def _returned(self, call: Call, result: Message) -> None:
         with self._predictor.logged_errors():
-            self._predictor.observe(Returned(call, result_text(result)))
+            self._predictor.observe(Returned(call, result_text(result)[:_MAX_TEXT]))
         if self._failure is None:
-            for one in self.held.start(self._predictor.predict(), self._threshold, self._start):
+            for one in self.held.start(self._predictor.predict(), self._threshold, self.own_calls.start):
                 self._log(f"runs ahead: {one.key}")
-
-    def _start(self, call: Call) -> Future[Message]:
-        self._num_own += 1
-        identity = f"{_OWN_ID}{self._num_own}"
-        future: Future[Message] = Future()
-        self._ahead[identity] = future
-        params: Message = {"name": call.name, "arguments": call.arguments}
-        if self._meta:
-            params["_meta"] = self._meta
-        message = {"jsonrpc": "2.0", "id": identity, "method": "tools/call", "params": params}
-        self._spawn(self._to_server(line_of(message)))
-        return future
 
     # Lines -------------------------------------------------------------------------------------
 
     async def _to_server(self, line: bytes) -> None:
         if self._failure is None:
             await self._server.write(line)
+
+    def _send(self, message: Message) -> None:
+        if not self._server.is_ending:
+            self._spawn(self._to_server(line_of(message)))
 
     def _answer(self, identity: Identity, *, result: Message | None = None, error: str | None = None) -> None:
         message: Message = {"jsonrpc": "2.0", "id": identity}
@@ -373,9 +359,15 @@ async def _read_line(client: asyncio.StreamReader) -> bytes:
 
 
 async def run_on_stdio(proxy: McpProxy) -> AheadReport:
-    """Run a proxy between this process's standard streams and its server."""
+    """Run a proxy between this process's standard streams and its server; SIGTERM cancels it.
+
+    Raises:
+        ReasonSpecError: see `McpProxy.run`.
+    """
     reader = asyncio.StreamReader(limit=MAX_LINE)
-    loop = asyncio.get_running_loop()
+    loop, task = asyncio.get_running_loop(), asyncio.current_task()
+    assert task is not None
+    loop.add_signal_handler(signal.SIGTERM, task.cancel)
 
     def feed() -> None:
         # A thread reads pipes, files and terminals alike; the event loop takes pipes alone. `sys.stdin` must

@@ -7,12 +7,16 @@ import contextlib
 from collections.abc import Callable, Sequence
 from typing import Final
 
+import psutil
+
 from reason_spec.errors import ReasonSpecError
 
 MAX_LINE: Final = 64 << 20
 """Bytes of a message."""
 _GRACE: Final = 5.0
 """Seconds in which a server may end after its input has ended."""
+_SHORT_GRACE: Final = 0.5
+"""The same where the proxy itself has to end: MCP clients kill what does not within two seconds."""
 
 
 class McpServer:
@@ -65,21 +69,48 @@ class McpServer:
             await self._process.stdin.drain()
 
     async def end(self, reading: asyncio.Task[None]) -> None:
-        """Close the input of the process, and end it if that does not.
+        """Close the input of the process; if that does not end it, end it and its children.
 
-        A child of the process may hold the output open; it is not waited for.
+        A process that it has left behind may hold the output open, and is not waited for. There is less time
+        where the task is cancelled, before or meanwhile.
         """
         self.is_ending = True
         assert self._process is not None
         if self._process.stdin is not None:
             self._process.stdin.close()
-        for insist in (self._process.terminate, self._process.kill, reading.cancel):
-            ended, _ = await asyncio.wait([reading], timeout=_GRACE)
-            if ended:
-                await reading
+        if await _has_ended(reading):
+            return
+        # Once the process is gone its children cannot be found.
+        processes = self._processes()
+        for insist in (psutil.Process.terminate, psutil.Process.kill):
+            for process in processes:
+                with contextlib.suppress(psutil.Error):
+                    insist(process)
+            if await _has_ended(reading):
                 return
-            with contextlib.suppress(ProcessLookupError):
-                insist()
+        reading.cancel()
         await asyncio.wait([reading])
         # Its destructor would close the pipes after the event loop, which fails.
         self._process._transport.close()  # type: ignore[attr-defined]
+
+    def _processes(self) -> list[psutil.Process]:
+        """Return the process and those that it started; none where it has ended."""
+        assert self._process is not None
+        if self._process.returncode is not None:
+            # Another process may have its number.
+            return []
+        with contextlib.suppress(psutil.Error):
+            own = psutil.Process(self._process.pid)
+            return [own, *own.children(recursive=True)]
+        return []
+
+
+async def _has_ended(reading: asyncio.Task[None]) -> bool:
+    """Wait for the end of the output; return whether it was reached."""
+    task = asyncio.current_task()
+    seconds = _SHORT_GRACE if task is not None and task.cancelling() else _GRACE
+    with contextlib.suppress(asyncio.CancelledError):
+        await asyncio.wait([reading], timeout=seconds)
+    if reading.done():
+        await reading
+    return reading.done()

@@ -300,9 +300,9 @@ class ToolSession:
         self.settle()
         with self._counting:
             self._closed = True
-        if learn and self._events:
-            self._tools.predicting.submit(self.tenant.learn, self._events)
-            self._events = []
+        events, self._events = self._events, []
+        if learn and events:
+            self._tools.predicting.submit(self.tenant.learn, events)
         return self._held.close()
 
     def _predict(self, events: Sequence[Event], streamed: Streamed | None) -> None:

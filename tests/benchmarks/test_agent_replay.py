@@ -8,8 +8,10 @@ import sys
 from pathlib import Path
 
 import pytest
-from agent_replay import Trace, parts_of, read_all, vocabulary_here
+from agent_replay import READ_ONLY, Trace, parts_of, read_all, read_only_calls, vocabulary_here
 
+from reason_spec.suffix.traces import TraceMessage
+from reason_spec.tools_ahead.calls import Call, call_of
 from tests.tools_ahead.some_conversations import messages_of
 
 SCRIPT = Path(__file__).resolve().parents[2] / "benchmarks" / "agent_replay.py"
@@ -51,6 +53,27 @@ def test_other_files_are_learned_from_whole(tmp_path: Path) -> None:
     (part,) = parts_of("other_trials", tests, learn)
     assert part.pool == learn
     assert part.tests == tests
+
+
+@pytest.mark.parametrize(
+    ("action", "reads"),
+    [
+        ("cat setup.py\n", True),
+        ("ls -la src", True),
+        ("cat > f.py <<'EOF'\nx = 1\nEOF", False),
+        ("ls && rm f.py", False),
+        ("ls; rm f.py", False),
+        ("cat f.py | sh", False),
+        ("cat $(rm f.py)", False),
+        ("rm f.py", False),
+    ],
+)
+def test_a_command_in_a_text_reads_only_if_it_is_of_one_program_that_reads(action: str, reads: bool) -> None:
+    (written,) = TraceMessage(role="assistant", action=action).written_calls
+    call = call_of(written)
+    assert call is not None
+    assert read_only_calls(READ_ONLY)(call) is reads
+    assert read_only_calls(READ_ONLY)(Call.of("think", {"thought": "1 > 0; and so on"}))
 
 
 @pytest.mark.slow

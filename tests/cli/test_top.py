@@ -32,7 +32,7 @@ def test_the_figures_are_those_of_the_server(server: ServeProcess) -> None:
     tokens = server.ask("How many?").json()["usage"]["completion_tokens"]
     after = json.loads(succeed("top", "--url", f"{server.url}/v1", "--json").stdout)
     assert after["model"] == "says"
-    assert (after["running"], after["waiting"]) == (0, 0)
+    assert (after["running"], after["waiting"], after["sessions"]) == (0, 0, 0)
     assert (after["answers"] - before["answers"], after["tokens"] - before["tokens"]) == (1, tokens)
     assert after["draft_tokens_accepted"] is None, "nothing was drafted"
 
@@ -78,6 +78,9 @@ def test_figures_between_two_looks_are_of_that_time_alone() -> None:
             ("reason_spec:answer_seconds_total", {}, spent),
             ("vllm:generation_tokens_total", {}, 10 * at),
             ("reason_spec:speculation_mode", {}, 2.0),
+            ("reason_spec:predicted_calls_total", {"tool": "a"}, 4 * at),
+            ("reason_spec:predicted_calls_made_total", {"tool": "a"}, 3 * at),
+            ("reason_spec:read_only_calls_total", {"tool": "a"}, 6 * at),
         )
         return Snapshot(at, "small", samples)
 
@@ -87,7 +90,11 @@ def test_figures_between_two_looks_are_of_that_time_alone() -> None:
     assert (recent["speed_up"], ever["speed_up"]) == (1.5, 1.75)
     assert (recent["tokens_per_second"], ever["tokens_per_second"]) == (10.0, None)
     assert recent["draft_tokens_accepted"] is None
+    assert (recent["predicted_calls_made"], recent["read_only_calls_predicted"]) == (3 / 4, 1 / 2)
     assert figures_of(before, now)["mode"] == "steps"
+    restarted = Change(now, snapshot(5.0, 1, 3, 1.0, 4.0)).figures()
+    assert (restarted["draft_steps_accepted"], restarted["speed_up"]) == (1 / 4, 1.25)
+    assert (restarted["tokens"], restarted["tokens_per_second"]) == (50, 25.0), "all since the restart"
 
 
 def test_an_address_without_a_server_is_refused_with_the_way_to_start_one() -> None:

@@ -12,9 +12,10 @@ pytestmark = pytest.mark.agents
 
 from langchain_core.language_models import GenericFakeChatModel
 from langchain_core.messages import AIMessage
-from langchain_core.tools import tool
+from langchain_core.tools import StructuredTool, ToolException, tool
 from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.prebuilt import ToolNode, tools_condition
+from pydantic import ValidationError
 
 from reason_spec.integrations.langchain_tools import FollowConversation, functions_of, tools_of
 from reason_spec.tools_ahead.held import AheadLimits
@@ -139,3 +140,16 @@ async def test_a_wrapped_tool_returns_its_artifact_and_ends_the_agent_as_before(
         for found in (wrapped.invoke(call), await wrapped.ainvoke(call)):
             assert (found.content, found.artifact) == (plain.content, plain.artifact)
             assert found.artifact == order("A10001")
+
+
+@pytest.mark.parametrize("part", [7, "seven"])
+def test_an_error_that_a_tool_shows_to_the_model_is_no_result_of_a_call_ahead(part: Any) -> None:
+    def get_stock(part: int) -> str:
+        """Returns the stock of a part."""
+        raise ToolException("503, try again")
+
+    stock = StructuredTool.from_function(get_stock, handle_tool_error=True, handle_validation_error=True)
+    (ahead,) = functions_of([stock]).values()
+    assert isinstance(stock.invoke({"part": part}), str)
+    with pytest.raises((ToolException, ValidationError)):
+        ahead(part=part)

@@ -89,6 +89,17 @@ def test_the_text_and_the_prompt_are_those_without(
     assert marked["reason_spec"]["loss_class"] == "exact"
 
 
+def test_the_access_log_has_the_number_of_predicted_calls(
+    keys_and_server: tuple[dict[str, str], ServeProcess],
+) -> None:
+    keys, server = keys_and_server
+    for tools, number in ((MARKED, len(ORDERS)), (TOOLS, None)):
+        identity = ask(server, keys["ann"], tools=tools).headers["x-request-id"]
+        until(lambda identity=identity: any(line.get("request_id") == identity for line in server.log()))
+        (line,) = [line for line in server.log() if line.get("request_id") == identity]
+        assert line.get("predicted_calls") == number
+
+
 def test_neither_other_tenants_nor_other_salts_nor_untrusted_clients_get_predictions(
     keys_and_server: tuple[dict[str, str], ServeProcess],
 ) -> None:

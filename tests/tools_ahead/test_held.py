@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from reason_spec.errors import SettingsError
 from reason_spec.tools_ahead.calls import Call
-from reason_spec.tools_ahead.held import AheadLimits, HeldResults
+from reason_spec.tools_ahead.held import AheadLimits, HeldResults, size_of
 from reason_spec.tools_ahead.predictor import Prediction
 
 A, B, C = (Call.of("get", {"key": key}) for key in "abc")
@@ -138,6 +140,52 @@ def test_limits_of_calls_seconds_and_bytes() -> None:
     held.drop_all()
     assert start(held, runs, A) == [], "calls have run in vain for longer than the limit"
     assert held.close().dropped == {"too_large": 1, "changed": 2}
+
+
+def test_a_dropped_call_that_runs_on_takes_its_place_and_wastes_its_time_until_it_ends() -> None:
+    time = Time()
+    held, runs = HeldResults(AheadLimits(max_calls=1, max_seconds=30.0), time), Runs()
+    start(held, runs, A)
+    # A thread that runs it cannot be cancelled.
+    runs.futures[A.key].set_running_or_notify_cancel()
+    time.now = 1.0
+    held.drop_all()
+    assert start(held, runs, B) == []
+    time.now = 20.0
+    assert held.report().wasted_seconds == 20.0
+    runs.futures[A.key].set_result("late")
+    time.now = 40.0
+    assert held.report().wasted_seconds == 20.0
+    assert start(held, runs, B) == [B]
+    runs.futures[B.key].set_running_or_notify_cancel()
+    held.drop_all()
+    time.now = 50.0
+    runs.futures[B.key].set_exception(OSError("down"))
+    assert start(held, runs, A) == [], "calls have run in vain for as long as the limit"
+    assert held.close().dropped == {"changed": 2}
+
+
+@pytest.mark.parametrize(
+    ("result", "size"),
+    [("für", 4), ("\ud83d", 3), (b"abc", 3), ({"a": "ü"}, 11), (np.zeros(1000, np.float32), 4000)],
+)
+def test_the_size_of_a_result_is_in_bytes(result: object, size: int) -> None:
+    assert size_of(result) == size
+
+
+def test_what_becomes_of_calls_is_logged_without_their_arguments(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG)
+    held, runs = HeldResults(AheadLimits()), Runs()
+    secret, other = Call.of("search", {"text": "secret"}), Call.of("search", {"text": "another secret"})
+    start(held, runs, secret, other)
+    runs.futures[secret.key].set_result("secret")
+    held.take(secret)
+    held.begin_write()
+    started, _, used, dropped = caplog.messages
+    assert started == "a call of search runs ahead, chance 0.90"
+    assert used.startswith("a call of search that ran ahead is used")
+    assert dropped == "a call of search that ran ahead is dropped: changed"
+    assert "secret" not in caplog.text
 
 
 @pytest.mark.parametrize("field", ["max_calls", "max_seconds", "max_bytes", "max_age"])

@@ -16,12 +16,12 @@ from typing import Any
 import psutil
 import pytest
 
-from reason_spec.tools_ahead.calls import Call
+from reason_spec.tools_ahead.calls import Call, Returned, tool_events
 from reason_spec.tools_ahead.mcp_messages import result_text
-from reason_spec.tools_ahead.mcp_proxy import RAN_AHEAD, McpProxy
+from reason_spec.tools_ahead.mcp_proxy import RAN_AHEAD, McpProxy, _SafePredictor
 from reason_spec.tools_ahead.model import CallModel
 from reason_spec.tools_ahead.predictor import Prediction
-from tests.tools_ahead.some_conversations import messages_of, order, user
+from tests.tools_ahead.some_conversations import READ_ONLY, events, messages_of, order, user
 
 pytestmark = pytest.mark.agents
 ROOT = Path(__file__).resolve().parents[2]
@@ -34,6 +34,21 @@ for line in sys.stdin:
     asked = json.loads(line)
     result = asked["params"].get("arguments", asked["params"])
     print(json.dumps({"id": asked["id"], "result": result}), flush=True)
+"""
+SHOWS_CANCELLED = """
+import json, sys
+print('{"method": "ready"}', flush=True)
+for line in sys.stdin:
+    params = json.loads(line)["params"]
+    if "requestId" in params:
+        print(json.dumps({"id": params["requestId"], "error": {"code": 0}}), flush=True)
+        print(json.dumps({"method": "cancelled", "params": params}), flush=True)
+"""
+STUBBORN = """
+import os, signal, time
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+print(os.getpid(), flush=True)
+time.sleep(100)
 """
 
 
@@ -171,6 +186,7 @@ async def test_lines_that_are_no_calls_pass_and_do_not_end_the_proxy(shop: Shop)
         b'{"id": 1, "method": "tools/call", "params": [1]}\n',
         b'{"id": 2, "method": "tools/call"}\n',
         b'{"id": "x", "method": "made/up", "params": {"a":   1}}\n',
+        b'{"id": 3, "method": "tools/call", "params": {"name": "a", "_meta": [1]}}\n',
         b'{"id": [1], "method": "tools/call", "params": {"name": "a"}}\n',
         b'{"id": {"a": 1}, "result": [1]}\n',
         b'{"method": "notifications/cancelled", "params": {"requestId": [1]}}\n',
@@ -215,6 +231,15 @@ async def until(what: Callable[[], bool]) -> None:
     async with asyncio.timeout(PATIENCE_SECONDS):
         while not what():  # noqa: ASYNC110
             await asyncio.sleep(0.02)
+
+
+async def until_ended(pid: int) -> None:
+    """Wait until a process has ended; nothing may be left that reads its exit status."""
+
+    def has_ended() -> bool:
+        return not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+
+    await until(has_ended)
 
 
 @asynccontextmanager
@@ -272,17 +297,27 @@ async def test_nothing_runs_ahead_behind_a_write_that_was_cancelled_and_may_go_o
     [
         (as_lines({**WRITE, "params": {**WRITE["params"], "task": {}}}), {"id": 1, "result": {"task": {}}}),
         (b" [" + as_lines(WRITE).strip() + b"]\n", [{"id": 1, "result": {}}]),
+        (as_lines({**WRITE, "id": 1.0}), {"id": 1.0, "result": {}}),
+        (as_lines({**WRITE, "id": None}), {"id": None, "result": {}}),
+        (as_lines(WRITE).replace(b"cancel_order", b"\xff"), {"id": 1, "result": {}}),
+        (as_lines(WRITE).replace(b"{}", b'{"n": ' + b"1" * 5000 + b"}"), {"id": 1, "result": {}}),
+        # Some versions of Python can read so many brackets, but not compare them.
+        (as_lines(WRITE).replace(b"{}", b'{"n": ' + b"[" * 20_000 + b"]" * 20_000 + b"}"), {"id": 2}),
+        (as_lines(WRITE).replace(b"{}", b'{"n": ' + b"[" * 900 + b"]" * 900 + b"}"), {"id": 2}),
     ],
-    ids=["task", "batch"],
+    ids=["task", "batch", "id no integer", "id null", "no UTF-8", "large number", "very deep", "deep"],
 )
 async def test_nothing_runs_ahead_behind_a_write_whose_end_is_not_seen(
     line: bytes, answer: object, shop_model: CallModel
 ) -> None:
-    script = f"import sys\nfor line in sys.stdin: print({json.dumps(answer)!r}, flush=True)"
+    script = f"import sys\nfor line in sys.stdin.buffer: print({json.dumps(answer)!r}, flush=True)"
     async with relayed(script, shop_model) as (proxy, client, written):
         client.feed_data(line)
         await until(lambda: bool(written))
         assert proxy.held.is_writing
+        # The relay goes on.
+        client.feed_data(as_lines({"method": "notifications/initialized"}))
+        await until(lambda: len(written) == 2)
 
 
 @pytest.mark.parametrize(("extra", "is_used"), [({}, True), ({"_meta": [1]}, False)])
@@ -294,12 +329,52 @@ async def test_half_a_surrogate_pair_passes_and_a_result_of_another_form_is_aske
     async with relayed(ECHO, shop_model, read_only=["echo"]) as (proxy, client, written):
         client.feed_data(as_lines({"id": 0, "method": "ping", "params": {}}))
         await until(lambda: len(written) == 1)
-        assert proxy.held.start([Prediction(Call.of("echo", arguments), 1.0)], 0.5, proxy._start)
+        assert proxy.held.start([Prediction(Call.of("echo", arguments), 1.0)], 0.5, proxy.own_calls.start)
         client.feed_data(as_lines(call))
         await until(lambda: len(written) == 2)
     result = json.loads(written[1])["result"]
     assert result["text"] == "\ud83d"
     assert (RAN_AHEAD in result.get("_meta", ())) is is_used
+
+
+async def test_the_server_is_asked_to_cancel_a_call_that_was_dropped_and_the_client_does_not_see_it(
+    shop_model: CallModel,
+) -> None:
+    async with relayed(SHOWS_CANCELLED, shop_model) as (proxy, _, written):
+        await until(lambda: len(written) == 1)
+        assert proxy.held.start([Prediction(Call.of("get", {}), 1.0)], 0.5, proxy.own_calls.start)
+        proxy.held.drop_all()
+        await until(lambda: len(written) == 2)
+        assert proxy.held.report().dropped == {"changed": 1}
+    assert json.loads(written[1])["method"] == "cancelled", (
+        "not the answer to the call, which is not the client's"
+    )
+
+
+async def test_a_long_session_predicts_as_before_and_does_not_grow(
+    shop_model: CallModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("reason_spec.tools_ahead.mcp_proxy._MAX_EVENTS", 40)
+    logged: list[str] = []
+    predictor = _SafePredictor(shop_model, [events(number) for number in range(20)], READ_ONLY, logged.append)
+    await predictor.learn_past({"get_user", "get_order"})
+    for number in range(100, 130):
+        for event in tool_events(events(number)):
+            predictor.observe(event)
+            assert len(predictor._predictor.history.entries) <= 80
+    for event in tool_events(events(70))[:2]:
+        predictor.observe(event)
+    likely = {one.call for one in predictor.predict() if one.chance >= shop_model.threshold}
+    assert likely >= {Call.of("get_order", {"order_id": one}) for one in user(70)["orders"]}
+    assert logged == ["learned 20 past conversations"]
+
+
+async def test_of_a_long_result_the_beginning_is_kept(shop_model: CallModel) -> None:
+    proxy = McpProxy(["no-server"], shop_model)
+    proxy._returned(Call.of("get", {}), {"content": [{"type": "text", "text": "word " * 200_000}]})
+    (entry,) = proxy._predictor._predictor.history.entries
+    assert isinstance(entry.event, Returned)
+    assert len(entry.event.text) == 1 << 18
 
 
 async def test_the_past_is_learned_anew_only_where_other_tools_are_annotated(shop_model: CallModel) -> None:
@@ -317,14 +392,41 @@ async def test_the_past_is_learned_anew_only_where_other_tools_are_annotated(sho
     assert logged == ["learned 0 past conversations"] * 2
 
 
-async def test_a_child_that_keeps_the_servers_output_open_does_not_keep_the_proxy(
-    shop_model: CallModel, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("has_parent", [True, False], ids=["server runs", "server has ended"])
+async def test_a_child_that_keeps_the_servers_output_open_does_not_keep_the_proxy_and_ends_with_its_server(
+    has_parent: bool, shop_model: CallModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("reason_spec.tools_ahead.mcp_server._GRACE", 0.1)
     child = "import os, time; print(os.getpid(), flush=True); time.sleep(100)"
-    script = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {child!r}])"
+    start = "run" if has_parent else "Popen"
+    script = f"import subprocess, sys; subprocess.{start}([sys.executable, '-c', {child!r}])"
     async with relayed(script, shop_model) as (_, _, written):
         await until(lambda: bool(written))
     child_pid = int(written[0])
-    assert psutil.pid_exists(child_pid), "the proxy has waited for the child"
-    os.kill(child_pid, signal.SIGKILL)
+    if not has_parent:
+        assert psutil.pid_exists(child_pid), "the proxy has waited for the child"
+        os.kill(child_pid, signal.SIGKILL)
+    await until_ended(child_pid)
+
+
+@pytest.mark.parametrize("input_ends", [True, False])
+async def test_sigterm_ends_a_server_that_ignores_it_before_a_client_would_kill_the_proxy(
+    input_ends: bool, shop: Shop
+) -> None:
+    model = ["--model", str(shop.folder / "model.json")]
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, str(ROOT / "cli.py"), "mcp", *model, "--", sys.executable, "-c", STUBBORN),
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+    )
+    assert process.stdin is not None
+    assert process.stdout is not None
+    server_pid = int(await process.stdout.readline())
+    if input_ends:
+        process.stdin.close()
+        await asyncio.sleep(0.2)
+    process.terminate()
+    async with asyncio.timeout(4):
+        await process.wait()
+    assert input_ends or process.returncode == 128 + signal.SIGTERM
+    await until_ended(server_pid)

@@ -244,6 +244,17 @@ def test_a_tenants_sessions_teach_that_tenant_alone(shop: Shop, shop_model: Call
             assert ann.report.num_started == len(user(70)["orders"])
 
 
+def test_a_session_that_is_closed_without_learning_teaches_nothing(shop: Shop, shop_model: CallModel) -> None:
+    with SpeculativeTools(shop.tools, read_only=["get_user", "get_order"], model=shop_model) as made:
+        for number in range(12):
+            with made.session("ann") as session:
+                session.follow(messages_of(number))
+                session.close(learn=False)
+        with made.session("ann") as ann:
+            followed(ann, 70, 4)
+            assert ann.report.num_started == 0
+
+
 def test_pictures_in_a_conversation_are_left_out_of_the_prediction(shop: Shop, shop_model: CallModel) -> None:
     picture = {"type": "image_url", "image_url": {"url": "data:,"}}
     system, asked, *rest = messages_of(70)[:4]

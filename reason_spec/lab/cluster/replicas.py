@@ -86,7 +86,8 @@ def prepare(settings: Settings, cluster: Cluster) -> Any:
 
     Raises:
         MissingDependencyError: Ray Serve is not installed.
-        SettingsError: the address can be reached by others and there is no key, or no port is named.
+        SettingsError: the address can be reached by others and there is no key, no port is named, or Ray
+            Serve runs on the cluster already, at another address.
     """
     try:
         from ray import serve
@@ -98,6 +99,13 @@ def prepare(settings: Settings, cluster: Cluster) -> Any:
         raise SettingsError("server.port = 0: with --ray, name the port")
     places = slots(cluster)
     serve.start(http_options={"host": host, "port": port, "request_timeout_s": None})
+    # Where it runs already it keeps its address, and Ray has no public name for that.
+    running = serve.context._get_global_client().http_config
+    if (running.host, running.port) != (host, port):
+        raise SettingsError(
+            f"Ray Serve runs on the cluster already, at {running.host}:{running.port}, not at {host}:{port}: "
+            f"give --host {running.host} --port {running.port}, or end it with `serve shutdown`"
+        )
     deployment = serve.deployment(
         name="pair",
         num_replicas=len(places),

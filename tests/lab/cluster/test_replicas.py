@@ -22,6 +22,8 @@ def ray(monkeypatch: pytest.MonkeyPatch) -> MagicMock:
     ray = MagicMock()
     node = {"Resources": {"CPU": 2.0}, "Alive": True, "NodeManagerHostname": "here", "NodeID": "1"}
     ray.nodes.return_value = [node]
+    server = Settings().server
+    running_at(ray, server.host, server.port)
     monkeypatch.setitem(sys.modules, "ray", ray)
     return ray
 
@@ -29,6 +31,12 @@ def ray(monkeypatch: pytest.MonkeyPatch) -> MagicMock:
 def seen(status: str) -> SimpleNamespace:
     application = SimpleNamespace(status=status, message="no such model")
     return SimpleNamespace(applications={APPLICATION: application})
+
+
+def running_at(ray: MagicMock, host: str, port: int) -> None:
+    """Ray Serve listens there: as it was asked to, or because it ran before."""
+    client = ray.serve.context._get_global_client.return_value
+    client.http_config = SimpleNamespace(host=host, port=port)
 
 
 async def served(ray: MagicMock) -> list[str]:
@@ -60,3 +68,13 @@ async def test_pairs_that_do_not_start_are_taken_back_and_the_reason_is_shown(ra
     ray.serve.delete.side_effect = RuntimeError("also fails")
     with pytest.raises(SettingsError, match="no such model"):
         await served(ray)
+
+
+@pytest.mark.parametrize(("host", "port"), [("127.0.0.1", 8001), ("0.0.0.0", 8000)])
+async def test_nothing_is_served_at_another_address_than_the_settings_name(
+    ray: MagicMock, host: str, port: int
+) -> None:
+    running_at(ray, host, port)
+    with pytest.raises(SettingsError, match=rf"already, at {host}:{port}, not at 127\.0\.0\.1:8000"):
+        await serve_on_ray(Settings(), Cluster("auto"), print)
+    ray.serve.run_many.assert_not_called()

@@ -1,0 +1,73 @@
+"""The calls that the proxy makes ahead of its client, and the server's answers to them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import Future
+from functools import partial
+from typing import Final
+
+from reason_spec.errors import ReasonSpecError
+from reason_spec.tools_ahead.calls import Call
+from reason_spec.tools_ahead.mcp_messages import Message
+
+_OWN_ID: Final = "reason-spec/ahead/"
+
+
+class OwnCalls:
+    """Calls whose ids only the proxy knows."""
+
+    def __init__(self, send: Callable[[Message], None]) -> None:
+        """Args:
+        send: gives a message to the server, and returns at once.
+        """
+        self.meta: Message = {}
+        """The ``_meta`` of each call."""
+        self._send = send
+        self._made: dict[str, Future[Message]] = {}
+        self._num_made = 0
+
+    def start(self, call: Call) -> Future[Message]:
+        """Make a call. If its future is cancelled, the server is asked to cancel the call."""
+        self._num_made += 1
+        identity = f"{_OWN_ID}{self._num_made}"
+        future: Future[Message] = Future()
+        self._made[identity] = future
+        params: Message = {"name": call.name, "arguments": call.arguments}
+        if self.meta:
+            params["_meta"] = self.meta
+        self._send({"jsonrpc": "2.0", "id": identity, "method": "tools/call", "params": params})
+        future.add_done_callback(partial(self._cancel, identity))
+        return future
+
+    def _cancel(self, identity: str, done: Future[Message]) -> None:
+        # The id stays known: servers may answer a call that they were asked to cancel.
+        if done.cancelled():
+            params = {"requestId": identity, "reason": "the result is not needed any more"}
+            self._send({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": params})
+
+    def take(self, message: Message) -> bool:
+        """Take a message of the server if it is the answer to one of these calls; return whether it is."""
+        future = self._made.pop(str(message.get("id")), None) if "method" not in message else None
+        if future is None:
+            return False
+        result = message.get("result")
+        if future.cancelled():
+            return True
+        # A result of another type asks the client for something, and the client has not made this call yet.
+        if (
+            isinstance(result, dict)
+            and result.get("resultType", "complete") == "complete"
+            and not result.get("isError")
+        ):
+            future.set_result(result)
+        else:
+            future.set_exception(ReasonSpecError("the tool has failed"))
+        return True
+
+    def fail(self, reason: str) -> None:
+        """The server has ended: the calls that are open fail."""
+        made, self._made = self._made, {}
+        for future in made.values():
+            if not future.cancelled():
+                future.set_exception(ReasonSpecError(reason))
