@@ -102,8 +102,8 @@ class GenerationRequest:
     def question(self) -> str:
         """The question as verifiers see it: the user's last message, or the prompt.
 
-        Verifiers were trained on bare questions, so a last line that asks for a boxed answer is left out, as are
-        solved examples.
+        Verifiers were trained on bare questions. Solved examples are left out, as is a last line that asks
+        for a boxed answer.
         """
         questions = [message["content"] or "" for message in self.messages if message["role"] == "user"]
         if not questions:
