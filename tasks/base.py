@@ -173,15 +173,6 @@ class Task:
         return question
 
 
-def question_of(prompt: str) -> str:
-    """Return the question in a user's message: what `Task.prompt` puts around it is left out."""
-    if prompt.startswith(_EXAMPLES):
-        return prompt.removeprefix(f"{_EXAMPLES}Question: ").removesuffix("\nAnswer:")
-    for instruction in {task.boxed_instruction for task in _TASKS.values()} - {""}:
-        prompt = prompt.removesuffix(f"\n\n{instruction}")
-    return prompt
-
-
 def reference_answer(text: str) -> str:
     """Return the final answer of a reference text: after ``####``, inside the last box, or all of it."""
     if "####" in text:

@@ -59,6 +59,10 @@ def test_the_settings_fill_in_what_is_not_asked() -> None:
         (TURNS[:1], "How many?"),
         (TURNS[1:], ""),
         ([{"role": "user", "content": None}], ""),
+        ([{"role": "user", "content": "How many?\nReason, and put it in \\boxed{}."}], "How many?"),
+        ([{"role": "user", "content": "Add.\nHow many? Use \\boxed{}."}], "Add.\nHow many? Use \\boxed{}."),
+        ([{"role": "user", "content": "Put 2 + 3 in \\boxed{}."}], "Put 2 + 3 in \\boxed{}."),
+        ([{"role": "user", "content": "Question: 1?\nAnswer: 1\n\nQuestion: 2?\nAnswer:"}], "2?"),
     ],
 )
 def test_the_question_is_what_the_user_said_last(messages: list[Message], question: str) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, TypedDict
+from typing import Any, Final, NamedTuple, TypedDict
 
 from reason_spec.accelerator.thinking import ThinkingOptions
 from reason_spec.engines.base import Engine
@@ -14,8 +14,10 @@ from reason_spec.settings import NO_EXIT, ExitSettings, Settings, StrategySettin
 from reason_spec.strategies.base import Strategy
 from reason_spec.strategies.suffix_session import Segments
 from reason_spec.strategies.thinking import ThinkingLimit
-from reason_spec.tasks.base import question_of
 from reason_spec.types import Constraint, Prefix, Sampling, Step
+
+_AFTER_EXAMPLES: Final = "\nAnswer:"
+"""What follows a question behind solved examples, each of which has ``Question:`` and ``Answer:``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,10 +102,18 @@ class GenerationRequest:
     def question(self) -> str:
         """The question as verifiers see it: the user's last message, or the prompt.
 
-        Verifiers were trained on bare questions, so a task's instruction and solved examples are left out.
+        Verifiers were trained on bare questions. Solved examples are left out, as is a last line that asks
+        for a boxed answer.
         """
         questions = [message["content"] or "" for message in self.messages if message["role"] == "user"]
-        return question_of(questions[-1]) if questions else str(self.prompt or "")
+        if not questions:
+            return str(self.prompt or "")
+        last = questions[-1]
+        if last.endswith(_AFTER_EXAMPLES):
+            last = last.removesuffix(_AFTER_EXAMPLES).rpartition("Question: ")[2]
+        before, _, line = last.rpartition("\n")
+        is_instruction = "\\boxed{}" in line and "?" not in line and before
+        return before.rstrip() if is_instruction else last
 
     def tokens_for(self, engine: Engine, target: Engine) -> tuple[int, ...]:
         """Return the prompt in the tokens of an engine's model.

@@ -153,8 +153,8 @@ async def test_why_no_server_is_ready_is_said_after_a_success_too() -> None:
     with rewarding(rate) as server:
         verifier = made(server, deadline=30.0)
         await verifier.start()
-        server.seconds = 0.3
-        server.faults = [Fault(503, {"error": {"message": "busy for a while"}}, {"Retry-After": "60"})]
+        busy = Fault(503, {"error": {"message": "busy for a while"}}, {"Retry-After": "60"})
+        server.faults = [busy, Fault(seconds=0.3)]
         told = await ask(verifier, "a good step", "a good turn")
         (last,) = await ask(verifier, "a good end")
         await verifier.close()
