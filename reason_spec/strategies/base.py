@@ -234,10 +234,17 @@ class Strategy(ABC):
         if recorder.plan is not None and recorder.draft_failure is None:
             request.budget.record_answer(recorder, self.target.pass_times, self.draft.pass_times)
 
-    async def _write_trimmed(self, request: SolveRequest, recorder: Recorder) -> AsyncGenerator[Step]:
+    def _write_answer(self, request: SolveRequest, recorder: Recorder) -> AsyncGenerator[Step]:
+        """Yield the steps of the answer after a limited thinking, as ``_write_steps`` does."""
+        return self._write_steps(request, recorder)
+
+    async def _write_trimmed(
+        self, request: SolveRequest, recorder: Recorder, *, is_answer: bool = False
+    ) -> AsyncGenerator[Step]:
         """Yield the steps without the stop string that ended them."""
+        write = self._write_answer if is_answer else self._write_steps
         async with (
-            aclosing(self._write_steps(request, recorder)) as written,
+            aclosing(write(request, recorder)) as written,
             aclosing(_trim_straddling_stops(written, request.stops)) as steps,
         ):
             async for step in steps:
@@ -259,7 +266,7 @@ class Strategy(ABC):
         recorder.thinking = thinking.outcome
         if thinking.is_answered:
             left = replace(thinking.left, answer_start=len(thinking.left.text_before))
-            async with aclosing(self._write_trimmed(left, recorder)) as steps:
+            async with aclosing(self._write_trimmed(left, recorder, is_answer=True)) as steps:
                 async for step in steps:
                     yield step
 

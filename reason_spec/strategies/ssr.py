@@ -37,8 +37,8 @@ _NUM_PATHS: Final = 3
 class Ssr(RoutedStrategy):
     """Follows ``width`` of the settings' directions at once; the first that ends is the answer.
 
-    The answer begins with the direction, a step of origin ``inserted``. Where no direction fits, with
-    ``depth`` 0, or behind text that the answer has already, such as its thinking, the target writes the rest.
+    The answer begins with the direction, a step of origin ``inserted``. Where no direction fits, or with
+    ``depth`` 0, the target writes the answer, and always what follows a limited thinking.
     """
 
     name: ClassVar[str] = "ssr"
@@ -50,16 +50,18 @@ class Ssr(RoutedStrategy):
 
     async def _write_steps(self, request: SolveRequest, recorder: Recorder) -> AsyncGenerator[Step]:
         openings: list[Step] = []
-        if self.settings.depth > 0 and request.budget.depth > 0 and not request.answer_start:
+        if self.settings.depth > 0 and request.budget.depth > 0:
             openings = await self._pick_directions(request, recorder)
         if openings:
             for step in await self._first_to_end(openings, request, recorder):
                 yield step
             return
-        whole = whole_answer(self.settings, self.target, self.draft)
-        async with aclosing(whole._write_steps(request, recorder)) as steps:
+        async with aclosing(self._write_answer(request, recorder)) as steps:
             async for step in steps:
                 yield step
+
+    def _write_answer(self, request: SolveRequest, recorder: Recorder) -> AsyncGenerator[Step]:
+        return whole_answer(self.settings, self.target, self.draft)._write_steps(request, recorder)
 
     async def _pick_directions(self, request: SolveRequest, recorder: Recorder) -> list[Step]:
         """Return the openings that are most likely to the target, the best first."""
