@@ -130,16 +130,6 @@ def test_links_in_the_documentation_lead_somewhere() -> None:
     assert broken == []
 
 
-def test_no_page_of_the_documentation_holds_marks_of_a_merge() -> None:
-    marked = [
-        str(page.relative_to(ROOT))
-        for page in project_files()
-        if page.suffix == ".md"
-        and re.search(r"^(<{7}|={7}|>{7})( |$)", page.read_text(encoding="utf-8"), re.MULTILINE)
-    ]
-    assert marked == []
-
-
 def test_the_map_in_the_architecture_page_is_that_of_the_imports() -> None:
     result = subprocess.run(
         [sys.executable, "scripts/import_map.py"], cwd=ROOT, capture_output=True, text=True, check=True
