@@ -36,7 +36,8 @@ KeysAndServer = tuple[dict[str, str], ServeProcess]
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServeProcess]:
-    options = ["--max-tokens", "96", "--strategy", "lookahead"]
+    # Without a planner: on a busy machine it would leave steps out, and their metrics would be missing.
+    options = ["--max-tokens", "96", "--strategy", "lookahead", "--set", "strategy.planner=false"]
     for limit in ("max_running_requests", "max_queued_requests"):
         options += ["--set", f"server.{limit}=1"]
     with serving(*options, cwd=tmp_path_factory.mktemp("pair")) as process:
