@@ -18,7 +18,7 @@ from reason_spec.control.planner import Planner
 from reason_spec.evaluation.batch import Failure, work_items
 from reason_spec.evaluation.metrics import RunMetrics, measure
 from reason_spec.evaluation.outcome import Outcome, UnitKey
-from reason_spec.evaluation.records import RecordFile
+from reason_spec.evaluation.records import FRESH, RecordFile
 from reason_spec.evaluation.rounding import Rounding, find_rounding
 from reason_spec.evaluation.run import Retries, Revived, new_session, run
 from reason_spec.evaluation.sources import Sources
@@ -42,7 +42,7 @@ class RunOptions:
     """Options of a run beside its settings; ``output`` None names a folder after the problems.
 
     ``stop_samples``: the certainty at which no more samples of a problem are drawn; None draws all. ``anew``
-    says in messages how stored answers are written anew.
+    says in messages how a user replaces stored answers.
     """
 
     strategies: tuple[str, ...] = ()
@@ -53,7 +53,7 @@ class RunOptions:
     num_retries: int = 0
     timelines: bool = False
     stop_samples: float | None = None
-    anew: str = "--fresh solves anew"
+    anew: str = FRESH
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +157,7 @@ async def run_job(
     items = work_items(sources.problems, options.samples)
     wanted = frozenset(item.key(name) for item in items for name in options.strategies)
     failures: list[Failure] = []
-    with RunFolder(path, identity, sources.problems, fresh=options.fresh) as folder:
+    with RunFolder(path, identity, sources.problems, fresh=options.fresh, anew=options.anew) as folder:
         job = Job(settings, sources.problems, options, folder, view, wanted, stop_rule)
         num_missing = len(job.missing())
         num_done = len(wanted) - num_missing

@@ -7,7 +7,7 @@ import json
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import BinaryIO, Self, TypeVar
+from typing import BinaryIO, Final, Self, TypeVar
 
 from filelock import FileLock, Timeout
 
@@ -19,9 +19,12 @@ OTHER_FOLDER = "Name another folder with --output."
 _TAIL_BYTES = 1 << 16
 
 
-def other_or_fresh(option: str = "--output") -> str:
+FRESH: Final = "start anew with --fresh"
+
+
+def other_or_fresh(option: str = "--output", anew: str = FRESH) -> str:
     """Return the remedy for a folder whose records do not fit, by the option that names it."""
-    return f"Name another folder with {option}, or start anew with --fresh."
+    return f"Name another folder with {option}, or {anew}."
 
 
 _Record = TypeVar("_Record")

@@ -22,6 +22,7 @@ from reason_spec.errors import DataError, ResumeError
 from reason_spec.evaluation.outcome import Outcome, UnitKey, settings_for
 from reason_spec.evaluation.prompts import prompt_style
 from reason_spec.evaluation.records import (
+    FRESH,
     LOCK,
     OTHER_FOLDER,
     RecordFile,
@@ -40,7 +41,6 @@ RESULTS = "results.jsonl"
 SUMMARY = "summary.json"
 SETTINGS = "settings.yaml"
 _PACKAGES = ("torch", "transformers", "sentence-transformers", "math-verify")
-_REMEDY = other_or_fresh()
 _SETTING_OF = {
     "target": "target.model",
     "draft": "draft.model",
@@ -116,6 +116,7 @@ class RunFolder:
         identity: settings, models and problems of the results.
         problems: the problems of this run, in their order.
         fresh: replace the results of an earlier run; they are kept until ``begin_session``.
+        anew: how a user replaces them, for messages.
 
     Raises:
         DataError: the folder cannot be written.
@@ -123,9 +124,16 @@ class RunFolder:
     """
 
     def __init__(
-        self, path: Path, identity: Identity, problems: Sequence[Problem], *, fresh: bool = False
+        self,
+        path: Path,
+        identity: Identity,
+        problems: Sequence[Problem],
+        *,
+        fresh: bool = False,
+        anew: str = FRESH,
     ) -> None:
         self.path = path
+        self._remedy = other_or_fresh(anew=anew)
         self._identity = identity
         self._replaces = fresh
         self._lock: FileLock | None = None
@@ -230,9 +238,9 @@ class RunFolder:
             self._lock = lock_folder(self.path)
         if self._replaces:
             return  # a run that cannot start must not cost the results of the one before it
-        earlier = _read_settings(self.path / SETTINGS)
+        earlier = _read_settings(self.path / SETTINGS, self._remedy)
         if earlier is None and self.results_path.is_file() and self.results_path.stat().st_size:
-            raise ResumeError(f"{self.path} holds results without their {SETTINGS}. {_REMEDY}")
+            raise ResumeError(f"{self.path} holds results without their {SETTINGS}. {self._remedy}")
         # Opening drops a torn last line, which must be one of ours.
         self._results = RecordFile(self.results_path)
         self._resume(earlier, problems)
@@ -250,16 +258,16 @@ class RunFolder:
         Raises:
             ResumeError: it does not belong to this run.
         """
-        for outcome in read_outcomes(self.results_path):
+        for outcome in read_outcomes(self.results_path, self._remedy):
             if outcome.key in self.outcomes:
-                raise ResumeError(f"{self.results_path} holds {outcome.key} twice. {_REMEDY}")
+                raise ResumeError(f"{self.results_path} holds {outcome.key} twice. {self._remedy}")
             self.outcomes[outcome.key] = outcome
         if earlier is None or not self.outcomes:
             return
         differences = _differences(earlier, self._identity)
         if differences:
             raise ResumeError(
-                f"{self.path} holds a run of other settings: {'; '.join(differences)}. {_REMEDY}"
+                f"{self.path} holds a run of other settings: {'; '.join(differences)}. {self._remedy}"
             )
         self._check_problems(earlier["problems"], problems)
         self._sessions = list(earlier["sessions"])
@@ -269,14 +277,14 @@ class RunFolder:
         if len(problems) >= known.num_problems:
             if ProblemSet.of(problems[: known.num_problems]) != known:
                 raise ResumeError(
-                    f"{self.path} holds a run of other problems: {self._changed(problems)}. {_REMEDY}"
+                    f"{self.path} holds a run of other problems: {self._changed(problems)}. {self._remedy}"
                 )
             return
         # Fewer problems than before: each must equal the earlier one at its index.
         for outcome in self.outcomes.values():
             if outcome.index < len(problems) and not _is_about(outcome, problems[outcome.index]):
                 raise ResumeError(
-                    f"{self.path} holds a run of other problems: {self._changed(problems)}. {_REMEDY}"
+                    f"{self.path} holds a run of other problems: {self._changed(problems)}. {self._remedy}"
                 )
         self._identity = replace(self._identity, problems=known)
 
@@ -291,13 +299,13 @@ class RunFolder:
         return "their order or number differs"
 
 
-def read_outcomes(path: Path) -> Iterator[Outcome]:
+def read_outcomes(path: Path, remedy: str | None = None) -> Iterator[Outcome]:
     """Yield the outcomes of a results file in order; a missing file has none.
 
     Raises:
         ResumeError: a line is damaged; the message names it.
     """
-    for _, outcome in read_records(path, Outcome.from_json, ResumeError, _REMEDY):
+    for _, outcome in read_records(path, Outcome.from_json, ResumeError, remedy or other_or_fresh()):
         yield outcome
 
 
@@ -314,16 +322,16 @@ def _is_about(outcome: Outcome, problem: Problem) -> bool:
     return (outcome.id, outcome.question, outcome.answer) == (problem.id, problem.question, problem.answer)
 
 
-def _read_settings(path: Path) -> dict[str, Any] | None:
+def _read_settings(path: Path, remedy: str) -> dict[str, Any] | None:
     try:
         content = yaml.safe_load(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         return None
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise ResumeError(f"{path} cannot be read ({error}). {_REMEDY}") from None
+        raise ResumeError(f"{path} cannot be read ({error}). {remedy}") from None
     expected = ("settings", "prompt", "concurrency", "problems", "sessions")
     if not isinstance(content, dict) or any(name not in content for name in expected):
-        raise ResumeError(f"{path} was not written by a run. {_REMEDY}")
+        raise ResumeError(f"{path} was not written by a run. {remedy}")
     return content
 
 

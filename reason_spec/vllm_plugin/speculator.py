@@ -146,6 +146,7 @@ class Speculator(Drafter):
             try:
                 self._fill(drafts, input_batch, num_sampled, limit)
             except Exception:
+                # Logged, not raised: a pass without drafts is right, and vLLM's engine would end.
                 self._log_error()
         return torch.from_numpy(drafts).to(self._device)
 

@@ -173,7 +173,9 @@ def test_a_complete_run_says_that_nothing_was_solved_and_how_to_solve_anew(world
     succeed(*world.arguments("--output", "out"))
     (session,) = settings_of(Path("out"))["sessions"]
     again = succeed(*world.arguments("--output", "out"))
-    assert "All 6 answers are in out already: nothing is left to solve; --fresh solves anew." in again.stderr
+    assert (
+        "All 6 answers are in out already: nothing is left to solve; start anew with --fresh." in again.stderr
+    )
     assert settings_of(Path("out"))["sessions"] == [session]
     fresh = succeed(*world.arguments("--output", "out", "--fresh"))
     assert "already" not in fresh.stderr

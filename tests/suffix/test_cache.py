@@ -130,6 +130,7 @@ def test_a_tenant_stays_within_its_bound(acts: list[tuple[int, int, bool]], seed
             session.extend(tokens)
         session.propose_tokens(8)
         check_index(index_of(cache), SMALL)
+        assert index_of(cache).num_bytes <= SMALL
 
 
 def test_a_conversation_longer_than_the_bound_goes_on() -> None:

@@ -18,12 +18,11 @@ from reason_spec.accelerator.thinking import ThinkingOptions
 from reason_spec.engines.chat_template import ChatOptions
 from reason_spec.engines.model_files import resolve_model
 from reason_spec.engines.tokenizer import HuggingFaceTokenizer, load_tokenizer
-from reason_spec.errors import DataError, ResumeError
+from reason_spec.errors import DataError
 from reason_spec.evaluation.grouping import BASELINE
 from reason_spec.evaluation.job import RunOptions, run_job
 from reason_spec.evaluation.outcome import Outcome, StepRecord
 from reason_spec.evaluation.prompts import messages_for
-from reason_spec.evaluation.records import other_or_fresh
 from reason_spec.evaluation.sources import Sources
 from reason_spec.evaluation.store import RESULTS, read_outcomes
 from reason_spec.evaluation.view import RunView
@@ -68,14 +67,10 @@ async def answered_texts(
         EngineError: the target fails.
         ResumeError: the folder belongs to another run.
     """
+    # Training anew keeps the answers: they take the longest.
     anew = f"delete {folder} to have them written anew"
     options = RunOptions((BASELINE,), samples, concurrency, folder, num_retries=2, anew=anew)
-    try:
-        await run_job(settings, sources, options, view)
-    except ResumeError as error:
-        # Training anew keeps the answers: they take the longest.
-        remedy = f"Name another folder with --output, or {anew}."
-        raise ResumeError(str(error).replace(other_or_fresh(), remedy)) from None
+    await run_job(settings, sources, options, view)
     texts = texts_of(settings, sources.problems, read_outcomes(folder / RESULTS))
     if not texts:
         raise DataError(f"{folder}: the target wrote no token; give problems that it answers")
