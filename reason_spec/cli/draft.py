@@ -43,6 +43,10 @@ def draft_train(
     output: Annotated[Path, typer.Option(help="Folder for the draft.", show_default=False)],
     flags: Flags,
     sources: SourcesArgument = None,
+    prompts: Annotated[
+        list[str] | None,
+        typer.Option("--prompts", metavar="FILE", help="File of problems, like FILES; may be repeated."),
+    ] = None,
     hours: Annotated[
         float, typer.Option(min=0.0, help="Training time, all starts together; 0: only the answers.")
     ] = 1.0,
@@ -78,6 +82,14 @@ def draft_train(
     fresh: Annotated[
         bool, typer.Option("--fresh", help="Train anew: replace the draft, and keep the answers.")
     ] = False,
+    resume: Annotated[
+        bool,
+        typer.Option(
+            "--resume",
+            help="Continue what OUTPUT holds, and fail if it holds nothing. "
+            "Without it a stopped command continues as well.",
+        ),
+    ] = False,
     as_json: JsonOption = False,
     quiet: QuietOption = False,
 ) -> None:
@@ -95,7 +107,12 @@ def draft_train(
         raise SettingsError(
             f"--objective {objective} is for --kind model; a head is trained on its own drafts in any case"
         )
-    chosen = flags.problems(settings, sources, read_sources, partial(generate_problems, "train"))
+    if resume and fresh:
+        raise SettingsError("--resume and --fresh exclude each other")
+    if resume:
+        draft_screens.check_resumable(output)
+    files = [*(sources or ()), *(prompts or ())] or None
+    chosen = flags.problems(settings, files, read_sources, partial(generate_problems, "train"))
     options = draft_screens.TrainOptions(
         kind.value,
         hours * 3600,

@@ -155,6 +155,21 @@ def prepare(output: Path, *, keeps_draft: bool) -> None:
         ) from None
 
 
+def check_resumable(output: Path) -> None:
+    """Check that a folder has answers or a training that can continue.
+
+    Raises:
+        DataError: it has neither.
+    """
+    from reason_spec.lab.drafts.training import CHECKPOINT
+
+    if not (output / ANSWERS).exists() and not (output / CHECKPOINT).exists():
+        raise DataError(
+            f"{output} has neither {ANSWERS} nor {CHECKPOINT}, so --resume has nothing to continue; name "
+            "another --output, or leave out --resume"
+        )
+
+
 def discard_training(output: Path) -> None:
     """Delete an earlier training in a folder with its draft, and nothing else.
 

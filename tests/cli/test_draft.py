@@ -181,6 +181,26 @@ def test_a_head_is_trained_and_drafts_for_its_target(arguments: list[str], tmp_p
     assert json.loads(drafted.stdout)["response"] == json.loads(own.stdout)["response"]
 
 
+def test_resume_needs_something_to_continue(arguments: list[str], tmp_path: Path) -> None:
+    empty = CliRunner().invoke(app, [*arguments, "--resume"])
+    assert empty.exit_code != 0
+    assert "nothing to continue" in " ".join(str(empty.exception or "").split() + empty.output.split())
+    both = CliRunner().invoke(app, [*arguments, "--resume", "--fresh"])
+    assert both.exit_code != 0
+    assert not (tmp_path / "draft").exists()
+
+
+def test_problems_named_by_prompts_are_those_of_positional_files(
+    arguments: list[str], tmp_path: Path
+) -> None:
+    command = [*arguments[:2], "--prompts", *arguments[2:], "--hours", "0"]
+    first = CliRunner().invoke(app, command)
+    assert first.exit_code == 0, first.output
+    again = CliRunner().invoke(app, [*arguments, "--hours", "0", "--resume", "--json"])
+    assert again.exit_code == 0, again.output
+    assert json.loads(again.stdout)["num_answers"] == 6
+
+
 def test_layers_are_a_number_or_a_list() -> None:
     assert parse_layers("4") == 4
     assert parse_layers("0,9,29") == (0, 9, 29)
