@@ -102,6 +102,8 @@ ROWS: tuple[tuple[str, str, dict[str, Any]], ...] = (
         for chance in CHANCES
     ),
     ("scot", "scot", {}),
+    ("atts", "atts", {}),
+    ("ssr", "ssr", {}),
     ("speculative_thinking", "speculative_thinking", {}),
     ("oracle", "oracle", {}),
 )

@@ -187,6 +187,7 @@ def test_resume_needs_something_to_continue(arguments: list[str], tmp_path: Path
     assert "nothing to continue" in " ".join(str(empty.exception or "").split() + empty.output.split())
     both = CliRunner().invoke(app, [*arguments, "--resume", "--fresh"])
     assert both.exit_code != 0
+    assert "--fresh" in both.output + str(both.exception or "")
     assert not (tmp_path / "draft").exists()
 
 
