@@ -3,7 +3,7 @@
 #
 #     benchmarks/all.sh DATA [NAME...]
 #
-# DATA is a folder with gsm8k_test.jsonl, gsm8k_400x12.jsonl, math_cot_100x8.jsonl and tau_airline_gpt4o.jsonl. Names are those
+# DATA is a folder with gsm8k_test.jsonl, svamp.jsonl, gsm8k_400x12.jsonl, math_cot_100x8.jsonl and tau_airline_gpt4o.jsonl. Names are those
 # of the measurements below; by default all. A measurement whose file lies in docs/measurements/data is not made again, so a
 # stopped run goes on where it was; remove a file to measure anew. Rows that need an extra or vLLM's environment are skipped
 # with a message where it is missing.
@@ -67,6 +67,8 @@ measure real_nodraft_t0 "$PY" real --problems 60 $GSM8K --temperatures 0 --rows 
 measure real_model_t0 "$PY" real $DRAFT --problems 60 $GSM8K --temperatures 0 --rows model model:recycling
 measure real_model_t06 "$PY" real $DRAFT --problems 60 $GSM8K --temperatures 0.6 --rows model model:recycling
 measure real_planned "$PY" real $DRAFT --problems 24 $GSM8K --temperatures 0 --rows model hybrid hybrid:fixed
+measure real_accuracy "$PY" real $DRAFT --problems 2 --problems-file "$DATA/svamp.jsonl" --max-tokens 256 --accuracy 1000 \
+    --temperatures 0 --rows both:semantic:fixed hybrid:fixed --grades "$WORK/real_grades.jsonl"
 measure real_best_t0 "$PY" real $DRAFT $HEAD --problems 60 $GSM8K --temperatures 0 --rows head model:recycling token_recycling
 measure real_best_t06 "$PY" real $DRAFT $HEAD --problems 60 $GSM8K --temperatures 0.6 --rows head model:recycling token_recycling
 measure real_vllm_t0 "$VLLM_PY" real --engine vllm $DRAFT $HEAD --problems 60 $GSM8K --temperatures 0 \

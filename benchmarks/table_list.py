@@ -257,6 +257,11 @@ RULES: Final = (
     Column("lost at most (95 %)", percent("lost_upper95", 1)),
 )
 
+REAL_ACCURACY: Final = (
+    REAL[0],
+    Column("right", percent("accuracy", 1)),
+    Column("loss at most, of all answers", percent("loss_upper95", 2)),
+)
 _THRESHOLDS: Final = (
     Column("threshold", text("threshold")),
     Column("solved again", text("num_solved")),
@@ -306,6 +311,7 @@ TABLES: Final[dict[str, Table]] = {
         ],
         plain(REAL[0], TEMPERATURE, *REAL[1:6], REAL[7], DRAFTS, CORES),
     ),
+    "real_accuracy": Table("speed", [Part("real_accuracy")], plain(*REAL_ACCURACY)),
     "real_padded": Table("speed", [Part("real_padded")], plain(*REAL, order=baseline_first)),
     "embedded_t0": Table("demonstration-pair", [Part("embedded_t0")], plain(*EMBEDDED)),
     "token_level": Table("token-level", [Part("token_level_t0"), Part("token_level_t06")], token_level(True)),
