@@ -5,11 +5,11 @@
         [--draft DIR] [--head DIR] [--json [FILE]]
 
 Sources are ``spec_bench``, 60 prompts of Spec-Bench in its six categories (``SPEC_BENCH_SAMPLE.md``);
-``gsm8k``, the real sample of the package; and any file of problems, or of Spec-Bench's form. Methods are the
-rows of `real.py` that speculate within a step, by default all that need no second model and those of the
-given draft and head. The budget is the most draft tokens of a pass; ``auto`` is the default of the strategy,
-and for vLLM's own methods the number that is fastest on three prompts. Tokens that are likely right may
-exceed a budget (``strategy.num_draft_tokens``).
+``gsm8k``, the real sample of the package; and any file of problems, such as MATH-500, or of the form of
+Spec-Bench. Methods are the rows of `real.py` that speculate within a step, by default all that need no second
+model and those of the given draft and head. The budget is the most draft tokens of a pass; ``auto`` is the
+default of the strategy, and for the methods of vLLM the number that is fastest on three prompts. Tokens that
+are likely right may exceed a budget (``strategy.num_draft_tokens``).
 
 Rows and the target alone take turns on each prompt, as in `real.py`: caches are emptied, texts are stopped
 where they begin to loop, and nothing else may run meanwhile. ``speedup`` is the median over prompts of the

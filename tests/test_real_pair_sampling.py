@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
@@ -26,9 +27,14 @@ from reason_spec.engines.generation import (
 from reason_spec.engines.stats import EngineStats
 from reason_spec.engines.tokenizer import load_tokenizer
 from reason_spec.engines.torch import acceptor
+from reason_spec.engines.torch.eagle_drafts import EagleDrafts
+from reason_spec.engines.torch.eagle_head import EagleHead
+from reason_spec.engines.torch.layer_skipping import LayerSkipping
 from reason_spec.engines.torch.load import load_model
 from reason_spec.engines.torch.model import Model
 from reason_spec.engines.torch.scheduler import Scheduler
+from reason_spec.engines.torch.token_drafts import DraftModel, TokenDrafts
+from reason_spec.lab.drafts.head_student import HeadStudent
 from reason_spec.pair import SAMPLE_PATH, embedded_path
 from reason_spec.settings import EngineSettings, SuffixSettings, load_settings
 from reason_spec.speculation.acceptance import Accepted, accept
@@ -36,7 +42,7 @@ from reason_spec.speculation.earlier_texts import EarlierTexts
 from reason_spec.speculation.tree import TokenTree
 from reason_spec.strategies.suffix_session import SuffixCacheSessions
 from reason_spec.suffix.scopes import SuffixCaches
-from reason_spec.types import NoiseKey, Prefix, Sampling, Step, TokenDrafterName, Verdict
+from reason_spec.types import NoiseKey, Prefix, Sampling, Step, Verdict
 from reason_spec.verifiers.base import VerificationContext, Verifier
 from reason_spec.verifiers.exact import ExactVerifier
 from tests.engines.tiny_models import drain
@@ -44,6 +50,7 @@ from tests.naive_suffix import naive_caches
 
 QUESTIONS = [json.loads(line)["question"] for line in SAMPLE_PATH.read_text().splitlines()]
 NUM_SAMPLES = 600
+NUM_SLOTS = 4096
 SMALLEST_EXPECTED = 5.0
 """A cell of the chi-square test holds at least so many samples on average; smaller ones are joined."""
 ALARM = 1e-4
@@ -59,13 +66,13 @@ class Served:
     tokenizer: Tokenizer
 
     def scheduler(self, **options: Any) -> Scheduler:
-        return Scheduler(self.model, self.tokenizer, num_slots=4096, **options)
+        return Scheduler(self.model, self.tokenizer, num_slots=NUM_SLOTS, **options)
 
 
 def serve(role: Any) -> Served:
     torch.set_num_threads(1)
     folder = str(embedded_path(role))
-    return Served(load_model(EngineSettings(model=folder, cache_tokens=4096)), load_tokenizer(folder))
+    return Served(load_model(EngineSettings(model=folder, cache_tokens=NUM_SLOTS)), load_tokenizer(folder))
 
 
 @pytest.fixture(scope="module")
@@ -121,10 +128,7 @@ def last_logits(module: Any, texts: list[tuple[int, ...]]) -> torch.Tensor:
 
 @pytest.fixture(scope="module")
 def truth(target: Served) -> Truth:
-    """The truth for the question on which the models differ most.
-
-    The temperature is the one that spreads the samples best.
-    """
+    """The truth for the question on which the models differ most."""
     module, draft_module = plain_module("target"), plain_module("draft")
 
     def difference(question: str) -> float:
@@ -134,6 +138,11 @@ def truth(target: Served) -> Truth:
 
     question = max(QUESTIONS, key=difference)
     prompt = target.tokenizer.encode_chat([{"role": "user", "content": question}])
+    return truth_after(prompt, module, question)
+
+
+def truth_after(prompt: tuple[int, ...], module: Any, question: str = "") -> Truth:
+    """Return the truth at the temperature that spreads the samples best."""
     (first_logits,) = last_logits(module, [prompt])
     firsts = first_logits.topk(24).indices.tolist()
     second_logits = last_logits(module, [(*prompt, token) for token in firsts])
@@ -192,13 +201,45 @@ def test_token_level_speculation_keeps_the_targets_distribution(
     assert truth.p_value(sampled.pairs) > ALARM
 
 
-@pytest.mark.parametrize("token_drafter", ["recycling", "stand"])
+@pytest.mark.parametrize(
+    "asked", [{"token_drafter": "recycling"}, {"token_drafter": "stand"}, {"siblings": "problem"}]
+)
 def test_recycled_predictions_keep_the_targets_distribution(
-    target: Served, truth: Truth, token_drafter: TokenDrafterName
+    target: Served, truth: Truth, asked: dict[str, Any]
 ) -> None:
     """The table is filled by the samples themselves; its drafts share the noise of the sample."""
-    request = EngineRequest(Prefix(truth.prompt), 3, token_drafter=token_drafter, stream=False)
+    request = EngineRequest(Prefix(truth.prompt), 3, stream=False, **asked)
     sampled = sample(target.scheduler(kept_prediction_bytes=0), truth, request)
+    assert 0 < sampled.num_accepted < sampled.num_drafted
+    assert truth.p_value(sampled.pairs) > ALARM
+
+
+def test_prompt_lookup_keeps_the_targets_distribution(target: Served, truth: Truth) -> None:
+    """The question is asked twice, and the beginning of the first answer is drafted for the second."""
+    prompt = (*truth.prompt, *truth.likely_pair(1), *truth.prompt)
+    truth = truth_after(prompt, plain_module("target"))
+    request = EngineRequest(Prefix(prompt), 3, token_drafter="prompt_lookup", stream=False)
+    sampled = sample(target.scheduler(kept_prediction_bytes=0), truth, request)
+    assert 0 < sampled.num_accepted < sampled.num_drafted
+    assert truth.p_value(sampled.pairs) > ALARM
+
+
+@pytest.mark.parametrize("kind", ["head", "self"])
+def test_drafts_of_a_model_in_the_engine_keep_the_targets_distribution(
+    target: Served, truth: Truth, kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Drafting may not save time here; it is done all the same.
+    monkeypatch.setattr(TokenDrafts, "_pays", lambda *_: True)
+    monkeypatch.setattr(target.model, "tap", None)
+    folder = str(embedded_path("target"))
+    draft_model: DraftModel = LayerSkipping(folder, target.model)
+    if kind == "head":
+        # An untrained head that predicts likely tokens alone is right now and then.
+        likely = sorted({token for pair in truth.cells for token in pair})
+        HeadStudent(folder, folder, likely, torch.device("cpu")).save(tmp_path)
+        draft_model = EagleDrafts("head", EagleHead.load(tmp_path), target.model, NUM_SLOTS)
+    request = EngineRequest(Prefix(truth.prompt), 3, model_drafts=True, stream=False)
+    sampled = sample(target.scheduler(kept_prediction_bytes=0, draft_model=draft_model), truth, request)
     assert 0 < sampled.num_accepted < sampled.num_drafted
     assert truth.p_value(sampled.pairs) > ALARM
 

@@ -36,6 +36,24 @@ def test_a_file_of_problems_and_one_of_spec_benchs_form_are_told_apart(tmp_path:
     assert len(read_prompts(str(SPEC_BENCH), 1)) == 6
 
 
+def test_math_500_is_read_as_it_is_published(tmp_path: Path) -> None:
+    problem, solution = "What is $1 + 1$?", "It is $1 + 1 = \\boxed{2}$."
+    record = {
+        "problem": problem,
+        "solution": solution,
+        "answer": "2",
+        "subject": "Prealgebra",
+        "level": 1,
+        "unique_id": "test/prealgebra/1.json",
+    }
+    file = tmp_path / "math500.jsonl"
+    file.write_text(json.dumps(record) + "\n")
+    (prompt,) = read_prompts(str(file), 5)
+    assert prompt.source == "math500"
+    assert prompt.question.startswith(problem)
+    assert solution not in prompt.question
+
+
 @pytest.mark.parametrize("line", ['{"turns": ["a"]}', '{"category": "qa", "turns": []}', '{"turns"'])
 def test_a_bad_line_is_named(line: str, tmp_path: Path) -> None:
     file = tmp_path / "bad.jsonl"

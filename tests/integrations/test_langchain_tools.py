@@ -79,7 +79,9 @@ def said_by_agent(number: int, session: ToolSession | None, picture: bool = Fals
 
 
 @pytest.mark.parametrize("picture", [False, True])
-def test_a_graph_says_the_same_and_its_tools_have_run_ahead(picture: bool, shop_model: Any) -> None:
+def test_a_graph_says_the_same_and_its_tools_have_run_ahead(
+    picture: bool, shop_model: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     plain = said_by_agent(70, None, picture)
     SERVED.clear()
     functions = functions_of([get_user, get_order])
@@ -88,7 +90,17 @@ def test_a_graph_says_the_same_and_its_tools_have_run_ahead(picture: bool, shop_
         functions, read_only=["get_user", "get_order"], past=past, model=shop_model
     ) as tools:
         with tools.session() as session:
+            follow = session.follow
+
+            def follow_and_wait(messages: Any) -> None:
+                # The model writes at once: what it does not wait for may start after its call.
+                follow(messages)
+                session.settle()
+
+            monkeypatch.setattr(session, "follow", follow_and_wait)
             assert said_by_agent(70, session, picture) == plain
+            # The end of a session cancels calls that no thread has begun; all that started are counted here.
+            tools.workers.shutdown()
         report = session.report
     assert report.num_read_only == 1 + len(user(70)["orders"])
     assert report.num_used > 0
