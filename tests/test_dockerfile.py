@@ -76,6 +76,12 @@ def test_all_stages_agree_on_the_image_and_on_the_defaults_of_arguments() -> Non
     assert f"Programming Language :: Python :: {version[1]}" in PROJECT["classifiers"]
 
 
+def test_each_stage_declares_the_arguments_that_it_uses() -> None:
+    for stage in re.split(r"^FROM ", TEXT, flags=re.MULTILINE)[1:]:
+        used = set(re.findall(r"\$\{?(\w+)", stage)) - {"PATH"}
+        assert used == set(re.findall(r"^ARG (\w+)", stage, re.MULTILINE))
+
+
 def test_torch_has_the_version_of_the_makefile() -> None:
     makefile = (ROOT / "Makefile").read_text()
     assert f"\nTORCH_VERSION ?= {arguments()['TORCH_VERSION']}\n" in makefile
