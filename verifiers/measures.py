@@ -61,6 +61,8 @@ _PERIODS: Final = _first_of_row(
 )
 _EACH: Final = frozenset(("per", "a", "an", "each", "every", "/"))
 _OPERATORS: Final = frozenset("+-*/=")
+_MAX_MOVED: Final = 100
+"""Numbers whose nouns are compared in pairs: of a long table, all pairs would take quadratic time."""
 
 
 def other_measures(drafted: str, target: str) -> str | None:
@@ -108,7 +110,7 @@ def _nouns(text: str) -> dict[Fraction, set[str]]:
 def _exchanged(mine: dict[Fraction, set[str]], other: dict[Fraction, set[str]]) -> str | None:
     """Say which two nouns have each other's number: 6 chairs and 15 tables, 6 tables and 15 chairs."""
     moved = [number for number in sorted(mine.keys() & other.keys()) if not mine[number] & other[number]]
-    for one, two in combinations(moved, 2):
+    for one, two in combinations(moved[:_MAX_MOVED], 2):
         if mine[one] & other[two] and mine[two] & other[one]:
             return f"{shown(one)} and {shown(two)} count each other's things"
     return None

@@ -10,6 +10,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal, NamedTuple, TypeAlias
+from weakref import WeakSet
 
 from reason_spec.errors import SettingsError
 from reason_spec.tools_ahead.calls import Call
@@ -23,7 +24,7 @@ the tool failed, or it was larger than the limit."""
 
 @dataclass(frozen=True, slots=True)
 class AheadLimits:
-    """Limits of one session.
+    """Limits of the sessions of a tenant together, or of one session without a tenant.
 
     Attributes:
         max_calls: calls that run or wait to be used at the same time, dropped ones that still run among them.
@@ -83,17 +84,73 @@ class _Ahead:
     size: int = 0
 
 
+class Usage(NamedTuple):
+    """What counts in a budget: calls, seconds that calls ran in vain, and bytes of results."""
+
+    num_calls: int
+    wasted_seconds: float
+    num_bytes: int
+
+
+class AheadBudget:
+    """The limits that sessions share, as those of a tenant do. Thread-safe.
+
+    Open sessions count, and of closed ones the calls that still run.
+    """
+
+    def __init__(self, limits: AheadLimits, clock: Callable[[], float] = time.monotonic) -> None:
+        self.limits = limits
+        self.clock = clock
+        # Cancelling a future calls back in the same thread.
+        self.lock = threading.RLock()
+        # A session that is never closed counts as long as it exists, or a call of it runs.
+        self._sessions: WeakSet[HeldResults] = WeakSet()
+
+    def add(self, session: HeldResults) -> None:
+        with self.lock:
+            self._sessions.add(session)
+
+    def remove(self, session: HeldResults) -> None:
+        with self.lock:
+            self._sessions.discard(session)
+
+    def used(self) -> Usage:
+        """Return what all sessions use together."""
+        with self.lock:
+            used = [session.usage() for session in self._sessions]
+        return Usage(
+            sum(one.num_calls for one in used),
+            sum(one.wasted_seconds for one in used),
+            sum(one.num_bytes for one in used),
+        )
+
+    def has_room(self) -> bool:
+        """Whether one more call may start."""
+        used, limits = self.used(), self.limits
+        return (
+            used.num_calls < limits.max_calls
+            and used.wasted_seconds < limits.max_seconds
+            and used.num_bytes < limits.max_bytes
+        )
+
+    def drop_stale(self) -> None:
+        """Drop the old results of all sessions: an idle one does not do it itself."""
+        with self.lock:
+            for session in list(self._sessions):
+                session.drop_stale()
+
+
 class HeldResults:
     """The calls of one session that run ahead, and their results. Thread-safe.
 
     A result is used once, for a call with the same key, and only while nothing has changed since its start.
     """
 
-    def __init__(self, limits: AheadLimits, clock: Callable[[], float] = time.monotonic) -> None:
-        self._limits = limits
-        self._clock = clock
-        # Cancelling a future calls back in the same thread.
-        self._lock = threading.RLock()
+    def __init__(self, budget: AheadBudget) -> None:
+        self._budget = budget
+        self._limits = budget.limits
+        self._clock = budget.clock
+        self._lock = budget.lock
         self._held: dict[str, _Ahead] = {}
         self._running_on: set[_Ahead] = set()
         """The dropped calls that have not ended: a thread cannot be cancelled."""
@@ -102,6 +159,7 @@ class HeldResults:
         self._num_read_only = self._num_started = self._num_used = 0
         self._saved = self._wasted = 0.0
         self._dropped: dict[Dropped, int] = {}
+        budget.add(self)
 
     def start(
         self, predictions: Iterable[Prediction], threshold: float, run: Callable[[Call], Future[Any] | None]
@@ -113,7 +171,7 @@ class HeldResults:
         """
         started = []
         with self._lock:
-            self._drop_stale()
+            self._budget.drop_stale()
             for call, chance in predictions:
                 if chance < threshold or call.key in self._held:
                     continue
@@ -136,7 +194,7 @@ class HeldResults:
         """
         with self._lock:
             self._num_read_only += 1
-            self._drop_stale()
+            self.drop_stale()
             ahead = self._held.pop(call.key, None)
         if ahead is None:
             return None
@@ -169,6 +227,7 @@ class HeldResults:
         with self._lock:
             self._closed = True
             self._drop_all("unused")
+            self._leave_when_ended()
             return self.report()
 
     def report(self) -> AheadReport:
@@ -184,24 +243,32 @@ class HeldResults:
 
     # The lock is held in what follows, except where said otherwise.
 
-    def _wasted_seconds(self) -> float:
-        now = self._clock()
-        return self._wasted + sum(now - ahead.started for ahead in self._running_on)
-
-    def _has_room(self) -> bool:
-        limits = self._limits
-        return (
-            not self._closed
-            and self._num_writing == 0
-            and len(self._held) + len(self._running_on) < limits.max_calls
-            and self._wasted_seconds() < limits.max_seconds
-            and sum(ahead.size for ahead in self._held.values()) < limits.max_bytes
+    def usage(self) -> Usage:
+        """Return what counts in the budget."""
+        return Usage(
+            len(self._held) + len(self._running_on),
+            self._running_on_seconds() if self._closed else self._wasted_seconds(),
+            sum(ahead.size for ahead in self._held.values()),
         )
 
-    def _drop_stale(self) -> None:
+    def drop_stale(self) -> None:
         oldest = self._clock() - self._limits.max_age
         for key in [key for key, ahead in self._held.items() if ahead.started < oldest]:
             self._drop(key, "stale")
+
+    def _running_on_seconds(self) -> float:
+        now = self._clock()
+        return sum(now - ahead.started for ahead in self._running_on)
+
+    def _wasted_seconds(self) -> float:
+        return self._wasted + self._running_on_seconds()
+
+    def _has_room(self) -> bool:
+        return not self._closed and self._num_writing == 0 and self._budget.has_room()
+
+    def _leave_when_ended(self) -> None:
+        if self._closed and not self._running_on:
+            self._budget.remove(self)
 
     def _drop_all(self, why: Dropped) -> None:
         for key in list(self._held):
@@ -226,14 +293,14 @@ class HeldResults:
             if ahead in self._running_on:
                 self._running_on.remove(ahead)
                 self._wasted += ahead.finished - ahead.started
+                self._leave_when_ended()
             if self._held.get(key) is not ahead:
                 return
             if ahead.future.cancelled() or ahead.future.exception() is not None:
                 self._drop(key, "failed")
                 return
             ahead.size = size_of(ahead.future.result())
-            others = sum(other.size for other in self._held.values() if other is not ahead)
-            if others + ahead.size > self._limits.max_bytes:
+            if self._budget.used().num_bytes > self._limits.max_bytes:
                 self._drop(key, "too_large")
 
     def _hand_over(self, ahead: _Ahead, asked: float, done: Future[Any], found: Future[Used]) -> None:

@@ -31,7 +31,7 @@ from reason_spec.tools_ahead.calls import (
     annotated_tools,
     tool_events,
 )
-from reason_spec.tools_ahead.held import AheadLimits, AheadReport, HeldResults, Used
+from reason_spec.tools_ahead.held import AheadBudget, AheadLimits, AheadReport, HeldResults, Used
 from reason_spec.tools_ahead.mcp_messages import (
     Identity,
     Message,
@@ -158,7 +158,7 @@ class McpProxy:
         self._rules = ReadOnlyTools(read_only)
         self._annotated: set[str] = set()
         self._log = log
-        self.held = HeldResults(limits)
+        self.held = HeldResults(AheadBudget(limits))
         self._predictor = _SafePredictor(model, past, self.may_run_ahead, log)
         self._waiting: dict[Identity, _Waiting] = {}
         self.own_calls = OwnCalls(self._send)

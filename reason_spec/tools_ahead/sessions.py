@@ -16,7 +16,7 @@ from reason_spec.errors import ReasonSpecError, SettingsError, did_you_mean
 from reason_spec.suffix.traces import TraceMessage
 from reason_spec.tools_ahead.calls import Call, Called, Event, ReadOnlyTools, events_of, read_messages
 from reason_spec.tools_ahead.features import Streamed
-from reason_spec.tools_ahead.held import AheadLimits, AheadReport, HeldResults, Used
+from reason_spec.tools_ahead.held import AheadBudget, AheadLimits, AheadReport, HeldResults, Used
 from reason_spec.tools_ahead.model import CallModel, load_model
 from reason_spec.tools_ahead.predictor import CallPredictor, Knowledge, Prediction, starts_turn
 from reason_spec.tools_ahead.streaming import complete_arguments
@@ -62,6 +62,7 @@ class SpeculativeTools:
         past: earlier conversations as events (`reason_spec.tools_ahead.calls.events_of`). All tenants
             learn from them.
         model: gives the chances; None: the one that ships.
+        limits: of the open sessions of a tenant together, or of one session without a tenant.
         max_workers: threads that run calls ahead, of all sessions together.
         max_learned: conversations of sessions that a tenant learns from; the oldest are forgotten.
         max_tenants: tenants that are remembered; those who began a session longest ago are forgotten.
@@ -81,7 +82,7 @@ class SpeculativeTools:
         # Of its own, so that no prediction waits behind slow tools.
         self.predicting = ThreadPoolExecutor(1, thread_name_prefix="tools-ahead-prediction")
         self._free_workers = threading.BoundedSemaphore(max_workers)
-        self._tenants = Tenants(Knowledge.of(past, self.is_read_only), max_learned, max_tenants)
+        self._tenants = Tenants(Knowledge.of(past, self.is_read_only), max_learned, max_tenants, self.limits)
 
     def __enter__(self) -> Self:
         return self
@@ -94,9 +95,15 @@ class SpeculativeTools:
         self.predicting.shutdown()
         self.workers.shutdown(cancel_futures=True)
 
-    def session(self, tenant: str = "default") -> ToolSession:
-        """Start a conversation of a tenant."""
-        return ToolSession(self, self._tenants.get(tenant))
+    def session(self, tenant: str | None = None) -> ToolSession:
+        """Start a conversation.
+
+        Args:
+            tenant: its open sessions share the limits. None: the session has limits of its own, and learns
+                with the others that have no tenant.
+        """
+        known = self._tenants.get("default" if tenant is None else tenant)
+        return ToolSession(self, known, AheadBudget(self.limits) if tenant is None else known.budget)
 
     def run(self, call: Call) -> Future[Any] | None:
         """Start a call in a thread; None if all are busy: it would begin later than the model's own call."""
@@ -119,10 +126,10 @@ class ToolSession:
     """One conversation. Its methods may be called from any thread, but not at the same time, except `call`
     and `acall`."""
 
-    def __init__(self, tools: SpeculativeTools, tenant: Tenant) -> None:
+    def __init__(self, tools: SpeculativeTools, tenant: Tenant, budget: AheadBudget) -> None:
         self._tools = tools
         self.tenant = tenant
-        self._held = HeldResults(tools.limits)
+        self._held = HeldResults(budget)
         self._messages: list[TraceMessage] = []
         self._predictor = CallPredictor(tenant.knowledge, tools.model)
         self._events: list[Event] = []

@@ -5,9 +5,11 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Sequence
+from weakref import WeakValueDictionary
 
 from reason_spec.errors import SettingsError
 from reason_spec.tools_ahead.calls import Event
+from reason_spec.tools_ahead.held import AheadBudget, AheadLimits
 from reason_spec.tools_ahead.predictor import Knowledge, Lesson
 
 
@@ -40,14 +42,16 @@ class RecentKnowledge:
 
 
 class Tenant:
-    """What one tenant knows, and how often expected calls were made."""
+    """What one tenant knows, how often expected calls were made, and what its sessions may use."""
 
-    def __init__(self, past: Knowledge, max_learned: int) -> None:
+    def __init__(self, past: Knowledge, max_learned: int, limits: AheadLimits) -> None:
         """Args:
         past: shared by all tenants, and never changed.
         max_learned: conversations that are learned beside it; the oldest are forgotten.
+        limits: of its open sessions together.
         """
         self.knowledge = past
+        self.budget = AheadBudget(limits)
         self._num_expected = 0
         self._num_made = 0
         self._counting = threading.Lock()
@@ -77,7 +81,7 @@ class Tenant:
 class Tenants:
     """The tenants that began a session last. Thread-safe."""
 
-    def __init__(self, past: Knowledge, max_learned: int, max_tenants: int) -> None:
+    def __init__(self, past: Knowledge, max_learned: int, max_tenants: int, limits: AheadLimits) -> None:
         """Remember no tenant yet; arguments as for `reason_spec.tools_ahead.sessions.SpeculativeTools`.
 
         Raises:
@@ -89,13 +93,19 @@ class Tenants:
         self._past = past
         self._max_learned = max_learned
         self._max_tenants = max_tenants
+        self._limits = limits
         self._by_name: dict[str, Tenant] = {}
+        # A tenant with an open session stays the same when it is forgotten, or its limits would hold twice.
+        self._in_use: WeakValueDictionary[str, Tenant] = WeakValueDictionary()
         self._lock = threading.Lock()
 
     def get(self, name: str) -> Tenant:
         """Return a tenant; the one that was asked for longest ago may be forgotten."""
         with self._lock:
-            tenant = self._by_name.pop(name, None) or Tenant(self._past, self._max_learned)
+            tenant = self._by_name.pop(name, None) or self._in_use.get(name)
+            if tenant is None:
+                tenant = Tenant(self._past, self._max_learned, self._limits)
+                self._in_use[name] = tenant
             self._by_name[name] = tenant
             if len(self._by_name) > self._max_tenants:
                 del self._by_name[next(iter(self._by_name))]

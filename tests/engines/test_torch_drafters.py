@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import itertools
 import json
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -254,7 +256,36 @@ def test_processes_that_keep_layers_in_one_file_keep_each_others(
         drafter._tasks[scope] = SkipSearch(frozenset(drafter._candidates[:1]))
         drafter._save(scope)
     assert list(LayerSkipping(folder, model, kept)._tasks) == ["b", "d", "c"]
-    assert list(kept.parent.iterdir()) == [kept]
+    assert not list(kept.parent.glob("*.tmp"))
+
+
+def test_processes_that_keep_layers_at_the_same_time_lose_none(
+    target: tuple[str, Model], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, model = target
+    kept = tmp_path / "kept.json"
+    first, second = (LayerSkipping(folder, model, kept) for _ in range(2))
+    first._tasks["a"] = second._tasks["b"] = SkipSearch(frozenset(first._candidates[:1]))
+    load, loaded, saved = first._load, threading.Event(), threading.Event()
+
+    def load_and_wait() -> dict[str, SkipSearch]:
+        found = load()
+        loaded.set()
+        # Without a lock the other one writes now, and what it keeps is lost.
+        saved.wait(0.2)
+        return found
+
+    def save_second() -> None:
+        assert loaded.wait(20)
+        second._save("b")
+        saved.set()
+
+    monkeypatch.setattr(first, "_load", load_and_wait)
+    with ThreadPoolExecutor(1) as pool:
+        other = pool.submit(save_second)
+        first._save("a")
+        other.result()
+    assert list(LayerSkipping(folder, model, kept)._tasks) == ["a", "b"]
 
 
 def test_drafts_that_never_pay_are_tried_again(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import threading
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -14,7 +15,7 @@ from hypothesis import strategies as st
 
 from reason_spec.errors import SettingsError
 from reason_spec.tools_ahead.calls import Call
-from reason_spec.tools_ahead.held import AheadLimits, HeldResults, size_of
+from reason_spec.tools_ahead.held import AheadBudget, AheadLimits, HeldResults, size_of
 from reason_spec.tools_ahead.predictor import Prediction
 
 A, B, C = (Call.of("get", {"key": key}) for key in "abc")
@@ -46,7 +47,7 @@ def start(held: HeldResults, runs: Runs, *calls: Call, chance: float = 0.9) -> l
 
 
 def test_a_result_is_used_once_for_the_same_call_alone() -> None:
-    held, runs = HeldResults(AheadLimits()), Runs()
+    held, runs = HeldResults(AheadBudget(AheadLimits())), Runs()
     assert start(held, runs, A) == [A]
     assert start(held, runs, A) == [], "it runs already"
     runs.futures[A.key].set_result("found")
@@ -60,7 +61,7 @@ def test_a_result_is_used_once_for_the_same_call_alone() -> None:
 
 
 def test_nothing_starts_after_the_end() -> None:
-    held, runs = HeldResults(AheadLimits()), Runs()
+    held, runs = HeldResults(AheadBudget(AheadLimits())), Runs()
     held.close()
     assert start(held, runs, A) == []
     assert runs.all == []
@@ -68,7 +69,7 @@ def test_nothing_starts_after_the_end() -> None:
 
 def test_a_call_that_still_runs_is_waited_for() -> None:
     time = Time()
-    held, runs = HeldResults(AheadLimits(), time), Runs()
+    held, runs = HeldResults(AheadBudget(AheadLimits(), time)), Runs()
     start(held, runs, A)
     time.now = 2.0
     used = held.take(A)
@@ -81,14 +82,14 @@ def test_a_call_that_still_runs_is_waited_for() -> None:
 
 
 def test_unlikely_calls_do_not_run() -> None:
-    held, runs = HeldResults(AheadLimits()), Runs()
+    held, runs = HeldResults(AheadBudget(AheadLimits())), Runs()
     assert start(held, runs, A, chance=0.49) == []
     assert runs.futures == {}
 
 
 def test_old_results_and_those_before_a_change_are_dropped() -> None:
     time = Time()
-    held, runs = HeldResults(AheadLimits(max_age=10.0), time), Runs()
+    held, runs = HeldResults(AheadBudget(AheadLimits(max_age=10.0), time)), Runs()
     start(held, runs, A, B)
     for future in runs.futures.values():
         future.set_result(1)
@@ -104,7 +105,7 @@ def test_old_results_and_those_before_a_change_are_dropped() -> None:
 
 
 def test_a_result_that_arrives_after_a_change_is_not_used() -> None:
-    held, runs = HeldResults(AheadLimits()), Runs()
+    held, runs = HeldResults(AheadBudget(AheadLimits())), Runs()
     start(held, runs, A)
     before = runs.futures[A.key]
     held.begin_write()
@@ -114,7 +115,7 @@ def test_a_result_that_arrives_after_a_change_is_not_used() -> None:
 
 
 def test_failures_are_dropped_and_handed_to_who_waits() -> None:
-    held, runs = HeldResults(AheadLimits()), Runs()
+    held, runs = HeldResults(AheadBudget(AheadLimits())), Runs()
     start(held, runs, A, B)
     runs.futures[A.key].set_exception(OSError("down"))
     assert held.take(A) is None
@@ -128,7 +129,8 @@ def test_failures_are_dropped_and_handed_to_who_waits() -> None:
 
 def test_limits_of_calls_seconds_and_bytes() -> None:
     time = Time()
-    held, runs = HeldResults(AheadLimits(max_calls=2, max_seconds=5.0, max_bytes=100), time), Runs()
+    limits = AheadLimits(max_calls=2, max_seconds=5.0, max_bytes=100)
+    held, runs = HeldResults(AheadBudget(limits, time)), Runs()
     assert start(held, runs, A, B, C) == [A, B]
     runs.futures[A.key].set_result("x" * 60)
     runs.futures[B.key].set_result("x" * 60)
@@ -144,7 +146,7 @@ def test_limits_of_calls_seconds_and_bytes() -> None:
 
 def test_a_dropped_call_that_runs_on_takes_its_place_and_wastes_its_time_until_it_ends() -> None:
     time = Time()
-    held, runs = HeldResults(AheadLimits(max_calls=1, max_seconds=30.0), time), Runs()
+    held, runs = HeldResults(AheadBudget(AheadLimits(max_calls=1, max_seconds=30.0), time)), Runs()
     start(held, runs, A)
     # A thread that runs it cannot be cancelled.
     runs.futures[A.key].set_running_or_notify_cancel()
@@ -166,6 +168,91 @@ def test_a_dropped_call_that_runs_on_takes_its_place_and_wastes_its_time_until_i
 
 
 @pytest.mark.parametrize(
+    "limits", [AheadLimits(max_calls=1), AheadLimits(max_seconds=5.0), AheadLimits(max_bytes=100)]
+)
+def test_sessions_with_one_budget_share_its_limits(limits: AheadLimits) -> None:
+    time = Time()
+    budget = AheadBudget(limits, time)
+    first, second, runs = HeldResults(budget), HeldResults(budget), Runs()
+    other = HeldResults(AheadBudget(limits, time))
+    start(first, runs, A)
+    time.now = 6.0
+    runs.futures[A.key].set_result("x" * 100)
+    if limits.max_seconds == 5.0:
+        first.drop_all()
+    assert start(second, runs, B) == [], "the first session has used what both may use"
+    assert start(other, runs, B) == [B]
+    first.close()
+    assert start(second, runs, C) == [C]
+
+
+def test_results_of_all_sessions_count_against_the_bytes_of_their_budget() -> None:
+    budget = AheadBudget(AheadLimits(max_bytes=100))
+    first, second, runs = HeldResults(budget), HeldResults(budget), Runs()
+    start(first, runs, A)
+    start(second, runs, B)
+    for future in runs.all:
+        future.set_result("x" * 60)
+    assert first.take(A) is not None
+    assert second.take(B) is None
+    assert second.close().dropped == {"too_large": 1}
+
+
+def test_an_idle_session_keeps_no_place_with_old_results() -> None:
+    time = Time()
+    budget = AheadBudget(AheadLimits(max_calls=1, max_age=10.0), time)
+    idle, busy, runs = HeldResults(budget), HeldResults(budget), Runs()
+    start(idle, runs, A)
+    runs.futures[A.key].set_result(1)
+    assert start(busy, runs, B) == []
+    time.now = 10.5
+    assert start(busy, runs, B) == [B]
+    assert idle.report().dropped == {"stale": 1}
+
+
+def test_calls_of_a_closed_session_take_their_place_until_they_end() -> None:
+    time = Time()
+    budget = AheadBudget(AheadLimits(max_calls=1, max_seconds=5.0), time)
+    closed, open_one, runs = HeldResults(budget), HeldResults(budget), Runs()
+    start(closed, runs, A)
+    runs.futures[A.key].set_running_or_notify_cancel()
+    closed.close()
+    time.now = 4.0
+    assert start(open_one, runs, B) == []
+    assert budget.used() == (1, 4.0, 0)
+    time.now = 8.0
+    runs.futures[A.key].set_result("late")
+    assert start(open_one, runs, B) == [B]
+    assert budget.used() == (1, 0.0, 0)
+    assert closed.report().wasted_seconds == 8.0
+
+
+def test_a_session_that_was_never_closed_takes_no_place_once_it_is_gone() -> None:
+    budget = AheadBudget(AheadLimits(max_calls=1))
+    gone, runs = HeldResults(budget), Runs()
+    start(gone, runs, A)
+    runs.futures.pop(A.key).set_result(1)
+    runs.all.clear()
+    del gone
+    gc.collect()
+    assert start(HeldResults(budget), runs, B) == [B]
+
+
+def test_threads_of_several_sessions_start_no_more_calls_than_their_budget_has() -> None:
+    budget = AheadBudget(AheadLimits(max_calls=5))
+    sessions, runs = [HeldResults(budget) for _ in range(8)], Runs()
+    together = threading.Barrier(len(sessions))
+
+    def start_all(held: HeldResults) -> int:
+        together.wait()
+        return len(start(held, runs, A, B, C))
+
+    with ThreadPoolExecutor(len(sessions)) as pool:
+        assert sum(pool.map(start_all, sessions)) == 5
+    assert budget.used().num_calls == len(runs.all) == 5
+
+
+@pytest.mark.parametrize(
     ("result", "size"),
     [("für", 4), ("\ud83d", 3), (b"abc", 3), ({"a": "ü"}, 11), (np.zeros(1000, np.float32), 4000)],
 )
@@ -175,7 +262,7 @@ def test_the_size_of_a_result_is_in_bytes(result: object, size: int) -> None:
 
 def test_what_becomes_of_calls_is_logged_without_their_arguments(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
-    held, runs = HeldResults(AheadLimits()), Runs()
+    held, runs = HeldResults(AheadBudget(AheadLimits())), Runs()
     secret, other = Call.of("search", {"text": "secret"}), Call.of("search", {"text": "another secret"})
     start(held, runs, secret, other)
     runs.futures[secret.key].set_result("secret")
@@ -197,7 +284,7 @@ def test_negative_limits_are_refused_by_name(field: str) -> None:
 @given(st.lists(st.sampled_from(["start", "finish", "fail", "take", "write", "later"]), max_size=30))
 def test_every_call_is_used_or_dropped_once(actions: list[str]) -> None:
     time = Time()
-    held, runs = HeldResults(AheadLimits(max_age=3.0), time), Runs()
+    held, runs = HeldResults(AheadBudget(AheadLimits(max_age=3.0), time)), Runs()
     waiting = []
     for number, action in enumerate(actions):
         call = (A, B, C)[number % 3]
@@ -221,7 +308,7 @@ def test_every_call_is_used_or_dropped_once(actions: list[str]) -> None:
 
 
 def test_threads_do_not_use_a_result_twice() -> None:
-    held = HeldResults(AheadLimits(max_calls=1))
+    held = HeldResults(AheadBudget(AheadLimits(max_calls=1)))
     with ThreadPoolExecutor(8) as pool:
         for _ in range(50):
             held.start([Prediction(A, 1.0)], 0.5, lambda call: pool.submit(str, call.key))

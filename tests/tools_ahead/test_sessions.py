@@ -364,6 +364,28 @@ def test_limits_hold_in_a_session(shop: Shop, shop_model: CallModel) -> None:
         assert session.close().num_started == 1
 
 
+@pytest.mark.parametrize(
+    ("first", "second", "is_shared"), [("ann", "ann", True), ("ann", "bob", False), (None, None, False)]
+)
+def test_sessions_of_a_tenant_share_its_limits(
+    first: str | None, second: str | None, is_shared: bool, shop: Shop, shop_model: CallModel
+) -> None:
+    num_orders = len(user(70)["orders"])
+    limits = AheadLimits(max_calls=num_orders)
+    names = ["get_user", "get_order"]
+    with (
+        SpeculativeTools(
+            shop.tools, read_only=names, past=PAST, model=shop_model, limits=limits, max_workers=8
+        ) as made,
+        made.session(first) as one,
+        made.session(second) as other,
+    ):
+        followed(one, 70, 4)
+        followed(other, 70, 4)
+        assert one.report.num_started == num_orders
+        assert other.report.num_started == (0 if is_shared else num_orders)
+
+
 def test_a_rule_for_an_unknown_tool_is_refused_with_a_guess(shop: Shop) -> None:
     with pytest.raises(SettingsError, match=r"'get_ordr'.*get_order"):
         SpeculativeTools(shop.tools, read_only=["get_ordr"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from reason_spec.errors import SettingsError
+from reason_spec.tools_ahead.held import AheadLimits
 from reason_spec.tools_ahead.predictor import Knowledge
 from reason_spec.tools_ahead.tenants import Tenant, Tenants
 from tests.tools_ahead.some_conversations import READ_ONLY, events
@@ -17,7 +18,7 @@ def users(tenant: Tenant) -> list[str]:
 
 def test_the_oldest_conversations_are_forgotten_and_the_shared_past_never() -> None:
     past = Knowledge.of([events(100)], READ_ONLY)
-    tenant = Tenants(past, max_learned=3, max_tenants=2).get("ann")
+    tenant = Tenants(past, max_learned=3, max_tenants=2, limits=AheadLimits()).get("ann")
     for number in range(8):
         tenant.learn(events(number))
     assert users(tenant) == ["nora_100", "nora_5", "nora_6", "nora_7"]
@@ -27,7 +28,7 @@ def test_the_oldest_conversations_are_forgotten_and_the_shared_past_never() -> N
 
 
 def test_the_tenant_that_came_longest_ago_is_forgotten() -> None:
-    tenants = Tenants(Knowledge(READ_ONLY), max_learned=3, max_tenants=2)
+    tenants = Tenants(Knowledge(READ_ONLY), max_learned=3, max_tenants=2, limits=AheadLimits())
     for name in ("ann", "bob"):
         tenants.get(name).learn(events(1))
     ann = tenants.get("ann")
@@ -37,7 +38,7 @@ def test_the_tenant_that_came_longest_ago_is_forgotten() -> None:
 
 
 def test_a_tenant_may_learn_nothing() -> None:
-    tenant = Tenants(Knowledge(READ_ONLY), max_learned=0, max_tenants=1).get("ann")
+    tenant = Tenants(Knowledge(READ_ONLY), max_learned=0, max_tenants=1, limits=AheadLimits()).get("ann")
     tenant.learn(events(1))
     assert users(tenant) == []
     assert not tenant.knowledge.shapes.conversations
@@ -46,4 +47,11 @@ def test_a_tenant_may_learn_nothing() -> None:
 @pytest.mark.parametrize(("learned", "tenants", "named"), [(-1, 1, "max_learned"), (0, 0, "max_tenants")])
 def test_a_bound_that_is_too_small_is_refused(learned: int, tenants: int, named: str) -> None:
     with pytest.raises(SettingsError, match=f"{named} is {min(learned, tenants)}"):
-        Tenants(Knowledge(READ_ONLY), learned, tenants)
+        Tenants(Knowledge(READ_ONLY), learned, tenants, AheadLimits())
+
+
+def test_a_tenant_that_is_forgotten_while_it_is_used_keeps_its_budget() -> None:
+    tenants = Tenants(Knowledge(READ_ONLY), max_learned=3, max_tenants=1, limits=AheadLimits())
+    ann = tenants.get("ann")
+    tenants.get("bob")
+    assert tenants.get("ann").budget is ann.budget

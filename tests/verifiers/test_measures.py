@@ -55,6 +55,16 @@ def test_units_in_other_words_or_left_out_are_no_difference(a: str, b: str) -> N
     assert other_measures(b, a) is None
 
 
+@pytest.mark.parametrize(("num_others", "is_found"), [(0, True), (98, True), (99, False)])
+def test_exchanged_nouns_are_sought_among_a_bounded_count_of_numbers(num_others: int, is_found: bool) -> None:
+    def step(noun: str, first: str, second: str) -> str:
+        others = [f"{number} {noun}" for number in range(1, num_others + 1)]
+        return ", ".join([*others, f"1000 {first}", f"2000 {second}"])
+
+    found = other_measures(step("pens", "chairs", "tables"), step("hats", "tables", "chairs"))
+    assert (found is not None) == is_found
+
+
 STEPS = st.lists(st.sampled_from("5 20 kg g miles hours daily a week / = , \n".split(" ")), max_size=9).map(
     " ".join
 )

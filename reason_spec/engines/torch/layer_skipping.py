@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from filelock import FileLock
 from torch import Tensor
 
 from reason_spec.engines.torch.attention import Part, Sublayer
@@ -47,6 +48,8 @@ SEARCH_SHARE: Final = 0.05
 _LONGEST_PASS = 1.0
 """Seconds between two calls that count at most: the engine may have been idle."""
 _MAX_DRAFTS = 8
+_LOCK_SECONDS = 5.0
+"""Seconds that a save waits for another process; answers wait with it."""
 
 
 @dataclass(slots=True)
@@ -202,14 +205,15 @@ class LayerSkipping:
         """Keep the best set of a task, beside those that other processes keep in the file."""
         if self._kept is None:
             return
-        kept = self._load()
-        kept.pop(scope, None)
-        kept[scope] = self._tasks[scope]
-        content = {scope: sorted(task.best) for scope, task in list(kept.items())[-MAX_TASKS:]}
         try:
             self._kept.parent.mkdir(parents=True, exist_ok=True)
-            with atomic_output(self._kept) as output:
-                output.write(json.dumps(content).encode())
+            with FileLock(self._kept.with_name(f"{self._kept.name}.lock"), timeout=_LOCK_SECONDS):
+                kept = self._load()
+                kept.pop(scope, None)
+                kept[scope] = self._tasks[scope]
+                content = {scope: sorted(task.best) for scope, task in list(kept.items())[-MAX_TASKS:]}
+                with atomic_output(self._kept) as output:
+                    output.write(json.dumps(content).encode())
         except (OSError, DataError) as error:
             logger.warning("the layers to skip are not kept: %s", error)
             self._kept = None
