@@ -215,8 +215,8 @@ def test_recycled_predictions_keep_the_targets_distribution(
 
 
 def test_prompt_lookup_keeps_the_targets_distribution(target: Served, truth: Truth) -> None:
-    """The question is asked twice, and the beginning of the first answer is drafted for the second."""
-    prompt = (*truth.prompt, *truth.likely_pair(1), *truth.prompt)
+    """The end of the question stands there twice; what follows its first time is drafted for the second."""
+    prompt = (*truth.prompt, *truth.likely_pair(1), *truth.prompt[-3:])
     truth = truth_after(prompt, plain_module("target"))
     request = EngineRequest(Prefix(prompt), 3, token_drafter="prompt_lookup", stream=False)
     sampled = sample(target.scheduler(kept_prediction_bytes=0), truth, request)
