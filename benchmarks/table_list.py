@@ -274,29 +274,10 @@ _THRESHOLDS: Final = (
 )
 
 TABLES: Final[dict[str, Table]] = {
-    "real_draft_t0": Table(
-        "speed",
-        [Part("real_draft_t0")],
-        plain(*REAL, CORES, order=baseline_first),
-    ),
-    "real_model": Table(
-        "speed",
-        [Part("real_model_t0")],
-        plain(*REAL[:6], REAL[7], CORES),
-    ),
+    "real_t0": Table("speed", [Part("real_t0")], plain(*REAL, CORES, order=baseline_first)),
     "real_t06": Table("speed", [Part("real_t06")], plain(*REAL, CORES, order=baseline_first)),
     "real_planned": Table("speed", [Part("real_planned")], plain(*REAL, CORES)),
-    "real_nodraft": Table(
-        "speed",
-        [
-            Part("real_nodraft_t0", ("autoregressive", "token_recycling", "prompt_lookup")),
-            Part(
-                "real_head_t0",
-                ("autoregressive", "head", "head:recycling", "model:recycling", "both:semantic", "model"),
-            ),
-        ],
-        plain(*REAL[:6], REAL[7]),
-    ),
+    "real_one_core": Table("speed", [Part("real_head_t0")], plain(*REAL[:6], REAL[7], order=baseline_first)),
     "real_vllm": Table(
         "vllm",
         [
