@@ -213,6 +213,11 @@ class HeldResults:
         with self._lock:
             self._num_writing -= 1
 
+    @property
+    def is_writing(self) -> bool:
+        with self._lock:
+            return self._num_writing > 0
+
     def drop_all(self, why: Dropped = "changed") -> None:
         with self._lock:
             self._drop_all(why)
