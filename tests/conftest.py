@@ -7,7 +7,6 @@ import gc
 import os
 import signal
 import socket
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -54,10 +53,10 @@ def pytest_sessionfinish(exitstatus: int) -> None:
 
 
 def pytest_unconfigure() -> None:
-    """End the process a minute after its tests, whatever thread of a framework does not end, and say which."""
+    """End the process a minute after its tests, whatever thread of a framework does not end, and show it."""
 
     def end() -> None:
-        faulthandler.dump_traceback(sys.__stderr__)
+        faulthandler.dump_traceback(2)
         os._exit(_exit_status)
 
     timer = threading.Timer(60, end)
