@@ -11,11 +11,13 @@ import typer
 
 from reason_spec.cli.flags import GENERATE_FLAGS, PROBLEM_FLAGS, Flags, takes_flags
 from reason_spec.cli.options import (
+    SAMPLING,
     FreshOption,
     JsonOption,
     OutputOption,
     QuietOption,
     SourcesArgument,
+    setting_option,
 )
 from reason_spec.lab.drafts.schedule import ScheduleName
 
@@ -35,9 +37,7 @@ draft_app = typer.Typer(no_args_is_help=True, help="Make a draft for a target, m
     "The answers to one prompt in twenty are held out and measure the draft. A stopped command continues. "
     "Use the draft with --draft OUTPUT.",
 )
-@takes_flags(
-    *PROBLEM_FLAGS, *GENERATE_FLAGS, "prompt", "target", "engine", "temperature", "seed", "max_tokens"
-)
+@takes_flags(*PROBLEM_FLAGS, *GENERATE_FLAGS, "prompt", "target", "engine", "seed", "max_tokens")
 def draft_train(
     output: Annotated[Path, typer.Option(help="Folder for the draft.", show_default=False)],
     flags: Flags,
@@ -50,6 +50,15 @@ def draft_train(
             metavar="FILE",
             help="File of problems, as those of the arguments; several times for several.",
             show_default=False,
+        ),
+    ] = None,
+    temperature: Annotated[
+        list[float] | None,
+        setting_option(
+            "sampling.temperature",
+            "--temperature",
+            "Temperature of the answers, 0 is greedy; several times: every problem is answered at each.",
+            SAMPLING,
         ),
     ] = None,
     hours: Annotated[
@@ -102,7 +111,9 @@ def draft_train(
     from reason_spec.cli.screen import Screen
     from reason_spec.evaluation.sources import generate_problems, read_sources
 
-    settings = flags.resolve()
+    # Each value is checked as the setting is.
+    at_each = [flags.resolve({"sampling.temperature": value}) for value in temperature or (None,)]
+    settings = at_each[0]
     options = draft_screens.TrainOptions(
         kind.value,
         hours * 3600,
@@ -115,6 +126,7 @@ def draft_train(
         threads,
         fresh,
         resume,
+        tuple(sorted(each.sampling.temperature for each in at_each)),
     )
     draft_screens.check_options(settings, options, output)
     files = [*(sources or ()), *map(str, prompts or ())]

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass
 from importlib.util import find_spec
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -21,8 +23,9 @@ from reason_spec.loading import empty_causal_lm
 from reason_spec.settings import EngineSettings, Settings
 
 if TYPE_CHECKING:
+    from reason_spec.lab.drafts.student import Agreement
     from reason_spec.lab.drafts.texts import TrainingText
-    from reason_spec.lab.drafts.training import CurvePoint, DraftTraining
+    from reason_spec.lab.drafts.training import DraftTraining
 
 ANSWERS, PICTURE = "answers", "curve.png"
 _HELD_OUT, _MOST_HELD_OUT = 0.05, 48
@@ -30,7 +33,11 @@ _HELD_OUT, _MOST_HELD_OUT = 0.05, 48
 
 @dataclass(frozen=True, slots=True)
 class TrainOptions:
-    """Options of ``draft train``; ``layers`` is a number of layers or the layers themselves."""
+    """Options of ``draft train``.
+
+    ``layers`` is a number of layers or the layers themselves. The target answers every problem at each of
+    ``temperatures``, which ascend.
+    """
 
     kind: Literal["model", "head"]
     seconds: float
@@ -43,6 +50,7 @@ class TrainOptions:
     threads: int | None
     fresh: bool
     resume: bool = False
+    temperatures: tuple[float, ...] = (0.0,)
 
 
 def parse_layers(text: str) -> int | tuple[int, ...]:
@@ -83,6 +91,12 @@ def check_options(settings: Settings, options: TrainOptions, output: Path) -> No
             f"--objective {options.objective} is for --kind model; a head is trained on its own drafts in "
             "any case"
         )
+    for temperature, number in Counter(options.temperatures).items():
+        if number > 1:
+            raise SettingsError(
+                f"--temperature {temperature:g} is given {number} times; give it once, and --samples for "
+                "several answers"
+            )
     if options.resume and options.fresh:
         raise SettingsError("--resume and --fresh exclude each other")
     if options.resume and not any((output / name).exists() for name in (ANSWERS, CHECKPOINT)):
@@ -103,18 +117,19 @@ def make_draft(
         check_training(settings.target, options)
     prepare(output, keeps_draft=bool(options.seconds) and not options.fresh)
     texts = run_interruptible(collect_texts(settings, sources, options, output, screen))
+    num_answers = sum(map(len, texts.values()))
     if options.seconds:
         train_draft(settings, texts, options, output, screen)
     elif screen.as_json:
-        screen.write_json({"output": str(output), "num_answers": len(texts)})
+        screen.write_json({"output": str(output), "num_answers": num_answers})
     else:
-        screen.print(f"{counted(len(texts), 'answer')} in {output / ANSWERS}; train on them with --hours")
+        screen.print(f"{counted(num_answers, 'answer')} in {output / ANSWERS}; train on them with --hours")
 
 
 async def collect_texts(
     settings: Settings, sources: Sources, options: TrainOptions, output: Path, screen: Screen
-) -> list[TrainingText]:
-    """Let the target answer the problems; a stopped run continues."""
+) -> dict[float, list[TrainingText]]:
+    """Let the target answer the problems; return its answers by temperature. A stopped run continues."""
     from reason_spec.lab.drafts.texts import answered_texts
 
     return await answered_texts(
@@ -122,6 +137,7 @@ async def collect_texts(
         sources,
         output / ANSWERS,
         screen,
+        temperatures=options.temperatures,
         concurrency=options.concurrency,
         samples=options.samples,
     )
@@ -201,12 +217,20 @@ def discard_training(output: Path) -> None:
 
 
 def train_draft(
-    settings: Settings, texts: Sequence[TrainingText], options: TrainOptions, output: Path, screen: Screen
+    settings: Settings,
+    texts: Mapping[float, Sequence[TrainingText]],
+    options: TrainOptions,
+    output: Path,
+    screen: Screen,
 ) -> None:
-    """Train a draft on answers of the target, and print how it agrees with those that were held out."""
+    """Train a draft on answers of the target, and print how it agrees with those that were held out.
+
+    Args:
+        texts: by temperature. A prompt is held out at all of them.
+    """
     from reason_spec.lab.drafts.texts import hold_out
 
-    trained, held_out = hold_out(texts, _HELD_OUT, most=_MOST_HELD_OUT)
+    trained, held_out = hold_out(list(chain(*texts.values())), _HELD_OUT, most=_MOST_HELD_OUT)
     training = _training(settings, trained, options, output)
     screen.say(
         f"Training {training.student.description} on "
@@ -228,7 +252,12 @@ def train_draft(
             if point.objective != objective:
                 objective = point.objective
                 screen.say(f"Now {objective}; its loss is another one")
-    _report(training.curve, output, screen)
+    prompts = {text.prompt for text in held_out}
+    agreements = {
+        temperature: training.agreement_of_best([text for text in found if text.prompt in prompts])
+        for temperature, found in texts.items()
+    }
+    _report(training, agreements, output, screen)
 
 
 def _training(
@@ -241,7 +270,7 @@ def _training(
     from reason_spec.lab.drafts.student import Student
     from reason_spec.lab.drafts.texts import target_tokenizer
     from reason_spec.lab.drafts.training import DraftTraining, TrainedDraft
-    from reason_spec.lab.drafts.writing import Writing
+    from reason_spec.lab.drafts.writing import Writing, written_at
 
     target, base = settings.target, resolve_model("target", settings.target.model)
     config = read_config(target.model_copy(update={"model": base})).get_text_config()
@@ -260,6 +289,7 @@ def _training(
             name,
             vocabulary,
             device,
+            temperatures=options.temperatures,
             revision=target.revision,
             trust_remote_code=target.trust_remote_code,
         )
@@ -271,13 +301,14 @@ def _training(
             vocabulary,
             device,
             keep_target=options.objective != "cross-entropy",
+            temperatures=options.temperatures,
             revision=target.revision,
             trust_remote_code=target.trust_remote_code,
         )
     writing = Writing(
         end_ids=tuple(sorted(tokenizer.eos_ids)),
         max_tokens=max(len(text.answer) for text in trained),
-        temperature=settings.sampling.temperature or 1.0,
+        temperatures=written_at(options.temperatures),
     )
     if options.fresh:
         discard_training(output)
@@ -324,13 +355,21 @@ def _vocabulary(
     return frequent_tokens(trained, always, options.vocabulary, limit)
 
 
-def _report(curve: list[CurvePoint], output: Path, screen: Screen) -> None:
-    best = max(curve, key=lambda point: point.tokens_per_pass)
+def _report(
+    training: DraftTraining, agreements: Mapping[float, Agreement], output: Path, screen: Screen
+) -> None:
+    curve, best = training.curve, training.best
+    assert best is not None, "a training that has ended was measured"
     if screen.as_json:
-        screen.write_json({"output": str(output), "best": asdict(best), "num_points": len(curve)})
+        accepted = {f"{temperature:g}": found.accepted for temperature, found in agreements.items()}
+        content = {"output": str(output), "best": asdict(best), "num_points": len(curve)}
+        screen.write_json({**content, "accepted_at": accepted})
     else:
-        rows = ", ".join(f"{place + 1}: {share:.0%}" for place, share in enumerate(best.accepted))
-        screen.print(f"Accepted greedy drafts in a row on held-out answers: {rows}")
+        for temperature, found in agreements.items():
+            rows = ", ".join(f"{place + 1}: {share:.0%}" for place, share in enumerate(found.accepted))
+            screen.print(
+                f"Accepted greedy drafts in a row on held-out answers at temperature {temperature:g}: {rows}"
+            )
         screen.print(f"The draft is in {output}. Use it with --draft {output}")
     if find_spec("matplotlib") is None:
         screen.say("No picture of the training: pip install 'reason-spec[plots]' draws it.")

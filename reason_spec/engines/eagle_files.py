@@ -18,7 +18,8 @@ WEIGHTS: Final = "model.safetensors"
 class HeadConfig(BaseModel):
     """What is read of ``config.json``; other fields are for vLLM.
 
-    ``target_layers`` are those before which the target's hidden states are taken.
+    ``target_layers`` are those before which the target's hidden states are taken, ``temperatures``
+    those of the answers that it was trained on.
     """
 
     model_config = ConfigDict(frozen=True, extra="ignore", populate_by_name=True)
@@ -33,6 +34,7 @@ class HeadConfig(BaseModel):
     rms_norm_eps: float
     rope_theta: float
     base: str = ""
+    temperatures: tuple[float, ...] = ()
     target_layers: tuple[int, int, int] = Field(alias="eagle_aux_hidden_state_layer_ids")
 
 

@@ -39,6 +39,7 @@ class PrunedConfig(BaseModel):
         layers: the base model's layers that the draft's began as, ascending.
         vocabulary: ids of the tokens that the draft predicts, ascending; None for all.
         revision: branch, tag or commit of a base model of Hugging Face; None for its default.
+        temperatures: those of the answers that it was trained on, ascending; empty where they are not known.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -47,6 +48,7 @@ class PrunedConfig(BaseModel):
     layers: tuple[int, ...] = Field(min_length=1)
     vocabulary: tuple[int, ...] | None = None
     revision: str | None = None
+    temperatures: tuple[float, ...] = ()
 
     @model_validator(mode="after")
     def _ascending(self) -> PrunedConfig:

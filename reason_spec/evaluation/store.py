@@ -238,7 +238,7 @@ class RunFolder:
             self._lock = lock_folder(self.path)
         if self._replaces:
             return  # a run that cannot start must not cost the results of the one before it
-        earlier = _read_settings(self.path / SETTINGS, self._remedy)
+        earlier = read_run_settings(self.path / SETTINGS, self._remedy)
         if earlier is None and self.results_path.is_file() and self.results_path.stat().st_size:
             raise ResumeError(f"{self.path} holds results without their {SETTINGS}. {self._remedy}")
         # Opening drops a torn last line, which must be one of ours.
@@ -322,7 +322,12 @@ def _is_about(outcome: Outcome, problem: Problem) -> bool:
     return (outcome.id, outcome.question, outcome.answer) == (problem.id, problem.question, problem.answer)
 
 
-def _read_settings(path: Path, remedy: str) -> dict[str, Any] | None:
+def read_run_settings(path: Path, remedy: str) -> dict[str, Any] | None:
+    """Return the content of a run folder's settings file; None where there is none.
+
+    Raises:
+        ResumeError: it is damaged, or no run wrote it.
+    """
     try:
         content = yaml.safe_load(path.read_text(encoding="utf-8"))
     except FileNotFoundError:

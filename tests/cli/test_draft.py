@@ -61,6 +61,40 @@ def test_a_draft_is_trained_continued_and_loaded(arguments: list[str], tmp_path:
     assert after == kept, "more questions have other frequent tokens"
 
 
+def test_a_temperature_that_is_added_is_answered_at_beside_the_stored_answers(
+    arguments: list[str], tmp_path: Path
+) -> None:
+    draft, questions = tmp_path / "draft", tmp_path / "questions.jsonl"
+    only = CliRunner().invoke(app, [*arguments, "--temperature", "0.6", "--hours", "0", "--json"])
+    assert json.loads(only.stdout)["num_answers"] == 6
+    stored = (draft / "answers" / "results.jsonl").read_text()
+
+    questions.write_text(questions.read_text() + json.dumps({"question": "WHY WAS IT ZERO?"}) + "\n")
+    both = CliRunner().invoke(app, [*arguments, "--temperature", "0.6", "--temperature", "0", "--json"])
+    assert both.exit_code == 0, both.output
+    sampled = (draft / "answers" / "results.jsonl").read_text()
+    assert sampled.startswith(stored)
+    greedy = (draft / "answers" / "temperature-0.0" / "results.jsonl").read_text()
+    texts = [[json.loads(line)["response"] for line in part.splitlines()] for part in (sampled, greedy)]
+    assert list(map(len, texts)) == [7, 7]
+    assert texts[0] != texts[1]
+    assert list(json.loads(both.stdout)["accepted_at"]) == ["0", "0.6"]
+    assert json.loads((draft / "pruned_draft.json").read_text())["temperatures"] == [0.0, 0.6]
+
+    refused = " ".join(CliRunner().invoke(app, [*arguments, "--temperature", "0"]).output.split())
+    assert "holds answers at temperature 0.6; give --temperature 0.6 as well" in refused
+
+
+def test_a_head_is_trained_for_each_temperature_and_says_so(arguments: list[str], tmp_path: Path) -> None:
+    result = CliRunner().invoke(
+        app, [*arguments, "--kind", "head", "--temperature", "0", "--temperature", "0.6"]
+    )
+    assert result.exit_code == 0, result.output
+    for temperature in ("0", "0.6"):
+        assert f"held-out answers at temperature {temperature}: 1: " in " ".join(result.output.split())
+    assert json.loads((tmp_path / "draft" / "config.json").read_text())["temperatures"] == [0.0, 0.6]
+
+
 def test_a_training_begins_anew_only_with_fresh_which_keeps_the_answers(
     arguments: list[str], tmp_path: Path
 ) -> None:
@@ -147,6 +181,9 @@ def test_a_phased_training_says_what_it_turns_to(arguments: list[str], tmp_path:
         (["--layers", "x"], "--layers is 'x'; give a number"),
         (["--layers", "0"], "a draft has 1 layer or more"),
         (["--layers", "1,0"], "layers must ascend"),
+        (["--temperature", "0", "--temperature", "-1"], "sampling.temperature"),
+        (["--temperature", "0.6", "--temperature", "0.60"], "--temperature 0.6 is given 2 times; give it"),
+        (["--temperature", "1", "--set", "sampling.temperature=0"], "sampling.temperature is given twice"),
         (["--objective", "mse"], "'mse' is not one of"),
         (
             ["--set", "target.kind=remote", "--set", "target.remote.base_urls=[http://localhost:1/v1]"],

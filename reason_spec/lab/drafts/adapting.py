@@ -96,6 +96,7 @@ class DraftAdapter:
             config.layers,
             config.vocabulary,
             device,
+            temperatures=config.temperatures,
             revision=config.revision,
         )
 

@@ -26,18 +26,18 @@ class HeadPair:
     """
 
     def __init__(self, settings: Settings) -> None:
-        head = EagleHead.load(drafter_folder(settings.draft.model))
-        self._tokens = head.tokens
+        folder = drafter_folder(settings.draft.model)
+        self._tokens = EagleHead.load(folder).tokens
         target = settings.target
         self._student = HeadStudent(
             resolve_model("target", target.model),
             target.model,
-            head.tokens.tolist(),
+            self._tokens.tolist(),
             pick_device(target.device),
             revision=target.revision,
             trust_remote_code=target.trust_remote_code,
         )
-        self._student.load(head)
+        self._student.load(folder)
 
     def acceptance(
         self,

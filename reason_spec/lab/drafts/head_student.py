@@ -95,6 +95,7 @@ class HeadStudent:
         base: folder of the target.
         name: how the target is named by users; kept in the head's configuration.
         vocabulary: ids of the tokens that it predicts, ascending; None for all.
+        temperatures: those of the answers, ascending; kept in the head's configuration.
         revision: branch, tag or commit, if ``base`` is an id of Hugging Face.
         trust_remote_code: run code that comes with the target.
 
@@ -110,6 +111,7 @@ class HeadStudent:
         vocabulary: Sequence[int] | None,
         device: torch.device,
         *,
+        temperatures: Sequence[float] = (),
         revision: str | None = None,
         trust_remote_code: bool = False,
     ) -> None:
@@ -133,6 +135,7 @@ class HeadStudent:
             rms_norm_eps=config.rms_norm_eps,
             rope_theta=rope.get("rope_theta") or getattr(config, "rope_theta", None) or 10_000.0,
             base=name,
+            temperatures=tuple(temperatures),
             eagle_aux_hidden_state_layer_ids=middle_layers(config.num_hidden_layers),
         )
         self._max_positions = int(config.max_position_embeddings)
@@ -151,9 +154,13 @@ class HeadStudent:
         self._room = _STATE_BYTES
         self.parameters: list[nn.Parameter] = list(self._head.parameters())
 
-    def load(self, head: EagleHead) -> None:
-        """Take over the weights of a head of the same configuration."""
-        self._head.load_state_dict(head.state_dict())
+    def load(self, folder: Path) -> None:
+        """Take over the weights of a head that was saved with the same configuration.
+
+        Raises:
+            EngineError: a file is missing or damaged.
+        """
+        self._head.load_state_dict(EagleHead.load(folder).state_dict())
 
     description: Final = "a head"
     keeps_target: Final = False

@@ -151,6 +151,7 @@ class Student:
         layers: the target's layers that it begins as, ascending.
         vocabulary: ids of the tokens that it predicts, ascending; None for all.
         keep_target: keep the whole target in memory, for `target_logits`.
+        temperatures: those of the answers, ascending; kept in the draft's configuration.
         revision: branch, tag or commit, if ``base`` is an id of Hugging Face.
         trust_remote_code: run code that comes with the target.
 
@@ -168,6 +169,7 @@ class Student:
         device: torch.device,
         *,
         keep_target: bool = False,
+        temperatures: Sequence[float] = (),
         revision: str | None = None,
         trust_remote_code: bool = False,
     ) -> None:
@@ -181,6 +183,7 @@ class Student:
             layers=tuple(layers),
             vocabulary=None if vocabulary is None else tuple(vocabulary),
             revision=revision,
+            temperatures=tuple(temperatures),
         )
         self._device = device
         target.requires_grad_(False).to(device)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import blake2b
 from itertools import takewhile
 from pathlib import Path
@@ -18,13 +18,14 @@ from reason_spec.accelerator.thinking import ThinkingOptions
 from reason_spec.engines.chat_template import ChatOptions
 from reason_spec.engines.model_files import resolve_model
 from reason_spec.engines.tokenizer import HuggingFaceTokenizer, load_tokenizer
-from reason_spec.errors import DataError
+from reason_spec.errors import DataError, ResumeError
 from reason_spec.evaluation.grouping import BASELINE
 from reason_spec.evaluation.job import RunOptions, run_job
 from reason_spec.evaluation.outcome import Outcome, StepRecord
 from reason_spec.evaluation.prompts import messages_for
+from reason_spec.evaluation.records import other_or_fresh
 from reason_spec.evaluation.sources import Sources
-from reason_spec.evaluation.store import RESULTS, read_outcomes
+from reason_spec.evaluation.store import RESULTS, SETTINGS, read_outcomes, read_run_settings
 from reason_spec.evaluation.view import RunView
 from reason_spec.settings import Settings
 from reason_spec.types import Problem
@@ -57,25 +58,57 @@ async def answered_texts(
     folder: Path,
     view: RunView,
     *,
+    temperatures: Sequence[float],
     concurrency: int,
     samples: int,
-) -> list[TrainingText]:
-    """Let the target answer all problems into a run folder; return its answers. A stopped run continues.
+) -> dict[float, list[TrainingText]]:
+    """Let the target answer all problems once a temperature; return its answers. A stopped run continues.
+
+    Args:
+        folder: a run folder; see `run_folders`.
 
     Raises:
-        DataError: the folder cannot be written, or no answer has a token.
+        DataError: the folder cannot be written, or no answer of a temperature has a token.
         EngineError: the target fails.
-        ResumeError: the folder belongs to another run.
+        ResumeError: the folder belongs to another run, or holds answers at a temperature that is not named.
     """
+    texts = {}
+    for temperature, place in run_folders(folder, temperatures).items():
+        sampling = settings.sampling.model_copy(update={"temperature": temperature})
+        own = settings.model_copy(update={"sampling": sampling})
+        options = RunOptions((BASELINE,), samples, concurrency, place, num_retries=2, anew=_anew(place))
+        await run_job(own, sources, options, view)
+        # What was left out of the sources has been said.
+        sources = replace(sources, bad_lines=(), notices=())
+        found = texts_of(own, sources.problems, read_outcomes(place / RESULTS))
+        if not found:
+            raise DataError(f"{place}: the target wrote no token; give problems that it answers")
+        # The order of answers depends on their lengths, which would sort what is held out.
+        texts[temperature] = sorted(found, key=lambda text: (text.prompt, text.answer))
+    return texts
+
+
+def run_folders(folder: Path, temperatures: Sequence[float]) -> dict[float, Path]:
+    """Return the run folder of each temperature.
+
+    The temperature that was answered at first has ``folder``; the others have folders in it.
+
+    Raises:
+        ResumeError: its settings cannot be read, or its temperature is not among these.
+    """
+    remedy = other_or_fresh(anew=_anew(folder))
+    earlier = read_run_settings(folder / SETTINGS, remedy)
+    first = earlier["settings"]["sampling"]["temperature"] if earlier else temperatures[0]
+    if first not in temperatures:
+        raise ResumeError(
+            f"{folder} holds answers at temperature {first:g}; give --temperature {first:g} as well. {remedy}"
+        )
+    return {each: folder if each == first else folder / f"temperature-{each}" for each in temperatures}
+
+
+def _anew(folder: Path) -> str:
     # Training anew keeps the answers: they take the longest.
-    anew = f"delete {folder} to have them written anew"
-    options = RunOptions((BASELINE,), samples, concurrency, folder, num_retries=2, anew=anew)
-    await run_job(settings, sources, options, view)
-    texts = texts_of(settings, sources.problems, read_outcomes(folder / RESULTS))
-    if not texts:
-        raise DataError(f"{folder}: the target wrote no token; give problems that it answers")
-    # The order of answers depends on their lengths, which would sort what is held out.
-    return sorted(texts, key=lambda text: (text.prompt, text.answer))
+    return f"delete {folder} to have them written anew"
 
 
 def texts_of(

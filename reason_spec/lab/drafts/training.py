@@ -8,16 +8,18 @@ import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from itertools import count
+from itertools import count, takewhile
 from pathlib import Path
 from pickle import UnpicklingError
 from typing import Any, Final, Protocol
 
 import torch
-from pydantic import BaseModel
+from pydantic import TypeAdapter
 from safetensors import SafetensorError
 from torch import nn
 
+from reason_spec.engines.eagle_files import HeadConfig
+from reason_spec.engines.pruned import PrunedConfig
 from reason_spec.errors import DataError
 from reason_spec.lab.drafts.objectives import Loss
 from reason_spec.lab.drafts.schedule import SCHEDULES, Objective, ScheduleName, objective_at
@@ -50,6 +52,7 @@ class CurvePoint:
         held_out_loss: cross-entropy on held-out answers.
         accepted: see `Agreement`.
         objective: what it was trained for at this point; ``train_loss`` is of it, or of the one before too.
+        temperatures: of the held-out answers; empty where they are not known.
     """
 
     seconds: float
@@ -58,10 +61,14 @@ class CurvePoint:
     held_out_loss: float
     accepted: tuple[float, ...]
     objective: Objective = "cross-entropy"
+    temperatures: tuple[float, ...] = ()
 
     @property
     def tokens_per_pass(self) -> float:
         return Agreement(self.held_out_loss, self.accepted).tokens_per_pass
+
+
+_POINT = TypeAdapter(CurvePoint)
 
 
 class TrainedDraft(Protocol):
@@ -73,8 +80,8 @@ class TrainedDraft(Protocol):
     """Writes answers, for objective ``on-policy``."""
 
     @property
-    def config(self) -> BaseModel:
-        """What a checkpoint must have been made with."""
+    def config(self) -> PrunedConfig | HeadConfig:
+        """What the folder of the draft says of it."""
 
     @property
     def description(self) -> str: ...
@@ -86,6 +93,8 @@ class TrainedDraft(Protocol):
     def loss(self, batch: Sequence[TrainingText], objective: Objective) -> Loss: ...
 
     def agreement(self, batches: Sequence[Sequence[TrainingText]], num_drafts: int) -> Agreement: ...
+
+    def load(self, folder: Path) -> None: ...
 
     def save(self, folder: Path) -> None: ...
 
@@ -140,6 +149,23 @@ class DraftTraining:
     def objective(self) -> Objective:
         return objective_at(self._schedule, self.share_done)
 
+    @property
+    def best(self) -> CurvePoint | None:
+        """The point of the draft that the folder keeps.
+
+        Sampled answers are harder to predict: points from before a change of the temperatures do not count.
+        """
+        own = self.student.config.temperatures
+        # An older curve does not name the one temperature of its answers.
+        known = {own, ()} if len(own) == 1 else {own}
+        points = [*takewhile(lambda point: point.temperatures in known, reversed(self.curve))]
+        return max(reversed(points), key=lambda point: point.tokens_per_pass, default=None)
+
+    def agreement_of_best(self, texts: Sequence[TrainingText]) -> Agreement:
+        """Measure the draft that the folder keeps; its weights replace those in training."""
+        self.student.load(self.folder)
+        return self.student.agreement(list(batches(texts, _BATCH_TOKENS, 0)), NUM_DRAFTS)
+
     def run(
         self, texts: Sequence[TrainingText], held_out: Sequence[TrainingText]
     ) -> Generator[CurvePoint | None]:
@@ -164,7 +190,7 @@ class DraftTraining:
         losses: list[float] = []
         num_new, due = 0, self._next_due()
         # A stopped training may be given less time than it has had; it has a point all the same.
-        while self.share_done < 1.0 or not self.curve:
+        while self.share_done < 1.0 or self.best is None:
             started = self._clock()
             total, num_tokens = self._train(next(stream))
             losses.append(total)
@@ -231,11 +257,17 @@ class DraftTraining:
     def _measure(self, checks: Sequence[Sequence[TrainingText]], train_loss: float) -> CurvePoint:
         found = self.student.agreement(checks, NUM_DRAFTS)
         point = CurvePoint(
-            self.spent, self._num_tokens, train_loss, found.loss, found.accepted, self.objective
+            self.spent,
+            self._num_tokens,
+            train_loss,
+            found.loss,
+            found.accepted,
+            self.objective,
+            self.student.config.temperatures,
         )
-        best = max((one.tokens_per_pass for one in self.curve), default=0.0)
+        best = self.best
         with _explained(self.folder):
-            if point.tokens_per_pass > best:
+            if best is None or point.tokens_per_pass > best.tokens_per_pass:
                 self.student.save(self.folder)
             with (self.folder / CURVE).open("a", encoding="utf-8") as file:
                 file.write(json.dumps(asdict(point)) + "\n")
@@ -252,7 +284,7 @@ class DraftTraining:
         if self._num_batches == self._num_kept:
             return
         kept: dict[str, Any] = {
-            "config": self.student.config.model_dump(),
+            "config": self._config(),
             "spent": self.spent,
             "num_batches": self._num_batches,
             "num_tokens": self._num_tokens,
@@ -270,6 +302,10 @@ class DraftTraining:
             unfinished.replace(self.folder / CHECKPOINT)
         self._kept_seconds, self._num_kept = self.spent, self._num_batches
 
+    def _config(self) -> dict[str, Any]:
+        """Return what a checkpoint must have been made with; answers at other temperatures may be added."""
+        return self.student.config.model_dump(exclude={"temperatures"})
+
     def _continue(self) -> None:
         path = self.folder / CHECKPOINT
         if not path.exists():
@@ -278,10 +314,10 @@ class DraftTraining:
         try:
             kept = torch.load(path, map_location="cpu", weights_only=True)
             lines = (self.folder / CURVE).read_text(encoding="utf-8").splitlines()[: kept["num_points"]]
-            points = [json.loads(line) for line in lines]
+            self.curve = [_POINT.validate_python(json.loads(line)) for line in lines]
         except (OSError, EOFError, ValueError, KeyError, RuntimeError, UnpicklingError) as error:
             raise DataError(f"{path}: the checkpoint is damaged; --fresh trains anew") from error
-        if kept["config"] != self.student.config.model_dump():
+        if kept["config"] != self._config():
             raise DataError(
                 f"{self.folder} holds the training of a draft with other layers or another vocabulary, or of "
                 "another target; give --kind, --layers, --vocabulary and --target as before, name another "
@@ -295,7 +331,6 @@ class DraftTraining:
         self._optimizer.load_state_dict(kept["optimizer"])
         for weight, value in zip(self.student.parameters, kept["weights"], strict=True):
             weight.data.copy_(value)
-        self.curve = [CurvePoint(**{**point, "accepted": tuple(point["accepted"])}) for point in points]
         # A point after the checkpoint is measured again.
         (self.folder / CURVE).write_text("".join(line + "\n" for line in lines), encoding="utf-8")
 

@@ -13,6 +13,14 @@ from reason_spec.engines.machine import mixed_precision
 from reason_spec.lab.drafts.texts import TrainingText
 
 
+def written_at(temperatures: Sequence[float]) -> tuple[float, ...]:
+    """Return the temperatures at which a draft writes, by those of the target's answers.
+
+    With a single one half of what it writes is greedy, and half is not.
+    """
+    return tuple(temperatures) if len(temperatures) > 1 else (0.0, temperatures[0] or 1.0)
+
+
 @dataclass(frozen=True, slots=True)
 class Writing:
     """How a draft writes answers.
@@ -20,18 +28,18 @@ class Writing:
     Attributes:
         end_ids: tokens that end an answer.
         max_tokens: tokens of an answer at most.
-        temperature: of the answers that are sampled; half are greedy.
+        temperatures: of the answers, as many at each; 0 is greedy.
     """
 
     end_ids: tuple[int, ...]
     max_tokens: int
-    temperature: float
+    temperatures: tuple[float, ...]
 
     @torch.no_grad()
     def answers(
         self, module: Any, prompts: Sequence[tuple[int, ...]], rng: random.Random
     ) -> list[TrainingText]:
-        """Return an answer to each prompt, all written at once with a KV cache: all greedy, or all sampled.
+        """Return an answer to each prompt, all written at once with a KV cache, and at one temperature.
 
         Args:
             module: a language model of transformers.
@@ -45,10 +53,10 @@ class Writing:
         for row, prompt in enumerate(prompts):
             tokens[row, longest - len(prompt) :] = torch.tensor(prompt)
             mask[row, longest - len(prompt) :] = 1
-        sampled = rng.random() < 0.5
-        sampling = {"temperature": self.temperature, "top_k": 0} if sampled else {}
+        temperature = rng.choice(self.temperatures)
+        sampling = {"temperature": temperature, "top_k": 0} if temperature else {}
         config = GenerationConfig(
-            do_sample=sampled,
+            do_sample=temperature > 0,
             max_new_tokens=self.max_tokens,
             eos_token_id=list(self.end_ids) or None,
             pad_token_id=0,

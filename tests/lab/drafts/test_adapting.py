@@ -28,7 +28,7 @@ def draft(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> PrunedDraft:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     base = save_model("llama", tmp_path / "base")
     (tmp_path / "draft").mkdir()
-    Student(str(base), str(base), (1,), None, CPU).save(tmp_path / "draft")
+    Student(str(base), str(base), (1,), None, CPU, temperatures=(0.0,)).save(tmp_path / "draft")
     found = find_pruned(str(tmp_path / "draft"))
     assert found is not None
     return found

@@ -15,7 +15,7 @@ from reason_spec.lab.drafts.schedule import SCHEDULES, ScheduleName, objective_a
 from reason_spec.lab.drafts.student import Student
 from reason_spec.lab.drafts.texts import TrainingText
 from reason_spec.lab.drafts.training import DraftTraining, TrainedDraft
-from reason_spec.lab.drafts.writing import Writing
+from reason_spec.lab.drafts.writing import Writing, written_at
 from tests.engines.tiny_models import save_model
 
 CPU = torch.device("cpu")
@@ -23,7 +23,7 @@ CPU = torch.device("cpu")
 TEXTS = [TrainingText((60, start, 61), tuple(range(start, start + 12))) for start in range(65, 95)]
 HELD_OUT = TEXTS[::10]
 TRAINED = [text for text in TEXTS if text not in HELD_OUT]
-WRITING = Writing(end_ids=(270,), max_tokens=12, temperature=1.0)
+WRITING = Writing(end_ids=(270,), max_tokens=12, temperatures=(0.0, 1.0))
 
 
 @pytest.fixture
@@ -110,7 +110,7 @@ def test_a_draft_writes_tokens_of_its_vocabulary_as_it_predicts_them(base: Path)
         assert [text.prompt for text in found] == prompts
         assert all(token < 70 for text in found for token in text.answer)
         assert all(1 <= len(text.answer) <= WRITING.max_tokens for text in found)
-        if random.Random(seed).random() >= 0.5:
+        if random.Random(seed).choice(WRITING.temperatures) == 0.0:
             greedy = found
     assert greedy is not None
     assert share_of_greedy(draft, greedy) > 0.9
@@ -127,9 +127,19 @@ def test_an_answer_ends_with_its_end(base: Path) -> None:
     draft = student(base)
     prompts = [text.prompt for text in TRAINED]
     ends = tuple({text.answer[2] for text in WRITING.answers(draft.module, prompts, random.Random(1))})
-    for text in Writing(ends, 12, 1.0).answers(draft.module, prompts, random.Random(1)):
+    for text in Writing(ends, 12, WRITING.temperatures).answers(draft.module, prompts, random.Random(1)):
         assert all(token not in ends for token in text.answer[:-1])
         assert len(text.answer) <= 3
+
+
+@pytest.mark.parametrize(
+    ("named", "drawn"),
+    [((0.0,), (0.0, 1.0)), ((0.6,), (0.0, 0.6)), ((0.0, 0.6), (0.0, 0.6)), ((0.6, 1.0), (0.6, 1.0))],
+)
+def test_a_draft_writes_at_the_temperatures_of_the_answers(
+    named: tuple[float, ...], drawn: tuple[float, ...]
+) -> None:
+    assert written_at(named) == drawn
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES)

@@ -6,6 +6,7 @@ import itertools
 import json
 import zipfile
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -143,6 +144,37 @@ def test_a_training_that_is_given_more_time_is_measured_and_kept_on_its_way(
     assert kept["spent"] > 46
 
 
+def test_a_draft_for_a_further_temperature_replaces_a_better_one_for_fewer(
+    base: Path, tmp_path: Path
+) -> None:
+    sampled = [replace(text, answer=text.answer[::-1]) for text in HELD_OUT]
+
+    def trained_at(temperatures: tuple[float, ...], seconds: float) -> DraftTraining:
+        own = Student(str(base), str(base), (1,), None, CPU, temperatures=temperatures)
+        training = DraftTraining(own, tmp_path, seconds, clock=ticking())
+        for _ in training.run(TRAINED, HELD_OUT if len(temperatures) == 1 else sampled):
+            pass
+        return training
+
+    greedy = trained_at((0.0,), 40).best
+    both = trained_at((0.0, 0.6), 44)
+    assert greedy is not None
+    assert both.best is not None
+    assert both.spent == 44, "the checkpoint is continued"
+    assert both.best.tokens_per_pass < greedy.tokens_per_pass
+    assert json.loads((tmp_path / CONFIG).read_text())["temperatures"] == [0.0, 0.6]
+    assert both.agreement_of_best(sampled).loss == pytest.approx(both.best.held_out_loss, rel=0.05)
+    assert trained_at((0.0,), 44).best != greedy, "its draft is not there any more"
+
+
+def test_an_older_curve_counts_for_its_one_temperature(base: Path, tmp_path: Path) -> None:
+    older = train(base, tmp_path / "draft", 40).best
+    assert older is not None
+    for temperatures, expected in (((0.6,), older), ((0.0, 0.6), None)):
+        own = Student(str(base), str(base), (1,), None, CPU, temperatures=temperatures)
+        assert DraftTraining(own, tmp_path / "draft", 40).best == expected
+
+
 def test_a_checkpoint_of_a_gpu_is_continued_without_one(base: Path, tmp_path: Path) -> None:
     train(base, tmp_path / "draft", 10)
     path = tmp_path / "draft" / CHECKPOINT
@@ -219,7 +251,8 @@ def test_a_model_without_such_layers_is_refused(tmp_path: Path) -> None:
 def test_its_configuration_names_target_and_layers(base: Path, tmp_path: Path) -> None:
     train(base, tmp_path / "draft", 10)
     content = json.loads((tmp_path / "draft" / CONFIG).read_text())
-    assert content == {"base": str(base), "layers": [1], "vocabulary": None, "revision": None}
+    expected = {"base": str(base), "layers": [1], "vocabulary": None, "revision": None, "temperatures": []}
+    assert content == expected
     revised = Student(str(base), "org/model", (1,), None, CPU, revision="v1").config
     assert (revised.base, revised.revision) == ("org/model", "v1")
 
