@@ -80,6 +80,8 @@ UNDER="taskset -c 0"
 measure real_head_t0 "$PY" real $DRAFT $HEAD --problems 60 $GSM8K --temperatures 0 \
     --rows model model:recycling head head:recycling both:semantic
 UNDER=""
+measure published_rules_real "$PY" published_rules --models real --target models:smollm2-gsm8k $DRAFT \
+    --problems 24 --max-tokens 200 --cpu-time
 measure majority "$PY" majority $DRAFT
 measure token_level_t0 "$PY" token_level $HEAD --temperatures 0 --methods prompt_lookup token_recycling head transformers:prompt_lookup
 measure token_level_t06 "$PY" token_level $HEAD --temperatures 0.6 --methods prompt_lookup token_recycling stand head

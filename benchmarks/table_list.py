@@ -330,6 +330,7 @@ TABLES: Final[dict[str, Table]] = {
     "samples": Table("strategies", [Part("samples")], _SAMPLES),
     "majority": Table("strategies", [Part("majority")], plain(*MAJORITY)),
     "frontier": Table("strategies", [Part("frontier")], plain(*FRONTIER)),
+    "published_rules_real": Table("strategies", [Part("published_rules_real")], plain(*RULES[:9])),
     "published_rules": Table("strategies", [Part("published_rules")], plain(*RULES)),
     "thresholds": Table("tuning", [Part("thresholds")], plain(*_THRESHOLDS)),
     "load_vllm": Table("load", [Part("load_vllm")], plain(*LOAD)),
