@@ -37,9 +37,9 @@ PolicyOption = Annotated[
 @exit_app.command(
     "eval",
     help="Replay stored answers: what would be kept of the thinking, and what would be answered.\n\n"
-    "Each thinking is cut where the rule would have stopped it, and the answer that the rule expects there is "
-    "graded. Rule policy reads the question and the text so far alone; no model runs. The others ask the model "
-    "that wrote the answers (--target) for trial answers, whose tokens count as kept.",
+    "Each thinking is cut where the rule would have stopped it, and the answer that it expects is graded. "
+    "Rule policy reads the question and the text so far alone; no model runs. The others ask the model that "
+    "wrote the answers (--target) for trial answers, whose tokens count as kept.",
 )
 @takes_flags("task", "prompt", *MODEL_FLAGS)
 def exit_eval(
@@ -94,7 +94,7 @@ def _refuse_models(flags: Flags) -> None:
     """Raise SettingsError where a model is named for a rule that asks none."""
     if named := next((name for name in ("prompt", *MODEL_FLAGS) if flags.given[name]), None):
         raise SettingsError(
-            f"--{named.replace('_', '-')} is for the rules that ask a model for trial answers, and --rule policy "
+            f"--{named.replace('_', '-')} is for rules that ask a model for trial answers, and --rule policy "
             "asks none: leave it out, or add --rule probes, deer or dynasor"
         )
 

@@ -34,15 +34,15 @@ def settings_for_trials(flags: Flags, rule: str, policy: Path | None, threshold:
     if rule != "probes" and (policy is not None or threshold is not None):
         named = "--policy" if policy is not None else "--threshold"
         raise SettingsError(
-            f"{named} is for --rule policy and probes, and {rule} reads no policy: leave it out; the settings "
-            "of trials are given with --set, such as --set exit.confidence=0.9"
+            f"{named} is for --rule policy and probes, and {rule} reads no policy: leave it out; settings of "
+            "trials are given with --set, such as --set exit.confidence=0.9"
         )
     settings = flags.resolve({"exit.rule": rule, "exit.policy": policy, "exit.threshold": threshold})
     target = settings.target
     if flags.given["target"] is None and target.kind != "remote" and target.model == "embedded":
         raise SettingsError(
-            f"--rule {rule} asks a model for trial answers: name the one that wrote the answers with --target, "
-            "or its server with --target-url"
+            f"--rule {rule} asks a model for trial answers: name the one that wrote the answers with "
+            "--target, or its server with --target-url"
         )
     changed: dict[str, Any] = {
         # No answer waits for a trial here: a slow one must not become unknown.
@@ -62,7 +62,7 @@ def evaluate_with_trials(
     json_file: Path | None,
     screen: Screen,
 ) -> None:
-    """Replay a file under the rule of the settings, print a table, and write the numbers where they are wanted.
+    """Replay a file under the rule of the settings, print a table, and write the numbers where wanted.
 
     Raises:
         DataError: the file has no usable answers, one has no thinking, or an output cannot be written.
@@ -115,7 +115,7 @@ async def _follow_all(
         await accelerator.close()
     if num_longer := sum(not stop.fits for stop in found.values()):
         screen.warn(
-            f"{counted(num_longer, 'answer')} exceed the target's context of {room:,} tokens; no trial answer "
-            "is asked for beyond it"
+            f"no trial answer is asked for beyond the target's context of {room:,} tokens; "
+            f"{counted(num_longer, 'answer')} went on beyond it"
         )
     return [found[place] for place in range(len(traces))]

@@ -72,3 +72,39 @@ def test_answers_that_taught_a_policy_are_refused_for_its_threshold_and_warned_o
     seen = "answers.jsonl: the policy was trained on answers to 48 of the 48 questions"
     assert seen in fail("tune", "exit", *arguments, "--loss", "20")
     assert seen in " ".join(succeed("exit", "eval", *arguments).stderr.split())
+
+
+def ask(folder: Path, *more: str) -> list[str]:
+    """Arguments of a replay with a scripted model, which answers every trial with 7."""
+    script = folder / "script.json"
+    script.write_text(json.dumps({"answers": {"apples are left?": "{7}\n\n" * 40}}))
+    config = folder / "scripted.yaml"
+    config.write_text(json.dumps({"target": {"kind": "scripted", "model": str(script)}}))
+    return ["exit", "eval", str(folder / "others.jsonl"), "--config", str(config), *more]
+
+
+def test_eval_asks_a_model_for_the_trial_answers_of_a_rule(folder: Path) -> None:
+    out = folder / "asked.json"
+    result = succeed(*ask(folder, "--rule", "deer", "--limit", "10", "--json", str(out)))
+    assert "wordy" in result.stdout
+    report = json.loads(out.read_text())
+    assert (report["rule"], report["n"], report["groups"]["brief"]["n"]) == ("deer", 10, 5)
+    assert 0 < report["num_trials"] <= 10
+    assert report["num_trial_tokens"] > 0
+    assert 0 < report["tokens_kept"] < 1
+    assert report["lost"] > 0
+    assert report["accuracy_after"] < report["accuracy_before"]
+    assert report["loss_upper95"] > report["loss"]
+
+
+def test_eval_refuses_what_a_rule_does_not_use(folder: Path, tmp_path: Path) -> None:
+    answers = str(folder / "others.jsonl")
+    assert "--target is for rules that ask a model" in fail("exit", "eval", answers, "--target", "embedded")
+    unnamed = fail("exit", "eval", answers, "--rule", "deer")
+    assert "name the one that wrote the answers with --target" in unnamed
+    for name, value in (("--png", "curve.png"), ("--threshold", "0.5"), ("--policy", "policy.json")):
+        assert f"{name} " in fail(*ask(folder, "--rule", "dynasor", name, value))
+    empty = tmp_path / "empty.jsonl"
+    empty.write_text(json.dumps({"id": "a7", "question": "q", "answer": "1", "response": "</think>1"}) + "\n")
+    message = fail("exit", "eval", str(empty), *ask(folder, "--rule", "probes")[3:])
+    assert "empty.jsonl: the response of answer 'a7' has no thinking" in message

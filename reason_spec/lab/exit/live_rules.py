@@ -31,8 +31,8 @@ _TAIL_TOKENS: Final = 8
 class LiveStop(NamedTuple):
     """Where a live rule stopped a stored thinking.
 
-    ``stop`` is None where it did not. ``end`` counts the characters that are kept, ``trials`` are the texts of
-    the trial answers. ``fits``: the context of the target had room for the text up to there.
+    ``stop`` is None where it did not. ``end`` counts the characters that are kept, ``trials`` are the texts
+    of the trial answers. ``fits``: the context of the target had room for the text up to there.
     """
 
     stop: Stop | None

@@ -58,8 +58,8 @@ class ReplayReport:
     """What a rule keeps and loses on ``n`` answers to ``num_problems`` questions.
 
     ``tokens_kept`` is that of `share_kept`, ``saved_low`` and ``saved_high`` the 95 % interval of the saved
-    share, problems resampled. ``loss`` is the share of answers made wrong; answers made right do not reduce it.
-    ``loss_upper95`` is its one-sided bound: the exact one of independent answers, or that of resampled
+    share, problems resampled. ``loss`` is the share of answers made wrong; answers made right do not reduce
+    it. ``loss_upper95`` is its one-sided bound: the exact one of independent answers, or that of resampled
     problems where it is higher.
     """
 
