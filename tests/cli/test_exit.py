@@ -94,7 +94,7 @@ def test_eval_asks_a_model_for_the_trial_answers_of_a_rule(folder: Path) -> None
     assert 0 < report["tokens_kept"] < 1
     assert report["lost"] > 0
     assert report["accuracy_after"] < report["accuracy_before"]
-    assert report["loss_upper95"] > report["loss"]
+    assert report["loss_upper95"] >= report["loss"]
 
 
 def test_eval_refuses_what_a_rule_does_not_use(folder: Path, tmp_path: Path) -> None:

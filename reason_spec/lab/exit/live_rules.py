@@ -69,12 +69,9 @@ async def follow(generator: Generator, trace: Trace) -> LiveStop:
             # It continues once the rule has read the step.
             await watch.settle()
 
-    kept: list[Step] = []
     try:
         async with aclosing(thinking.steps(write)) as steps:
-            async for step in steps:
-                if step.origin != "inserted":
-                    kept.append(step)
+            kept = [step async for step in steps if step.origin != "inserted"]
     finally:
         await thinking.close()
     found = recorder.early_exit
