@@ -65,7 +65,8 @@ measure verifiers "$PY" verifiers --solutions "$DATA/gsm8k_400x12.jsonl" --verif
 measure real_draft_t0 "$PY" real $DRAFT $HEAD --problems 60 $GSM8K --temperatures 0
 measure real_nodraft_t0 "$PY" real --problems 60 $GSM8K --temperatures 0 --rows prompt_lookup token_recycling
 measure real_model_t0 "$PY" real $DRAFT --problems 60 $GSM8K --temperatures 0 --rows model model:recycling
-measure real_model_t06 "$PY" real $DRAFT --problems 60 $GSM8K --temperatures 0.6 --rows model model:recycling
+measure real_t06 "$PY" real $DRAFT $HEAD --problems 60 $GSM8K --temperatures 0.6 --rows prompt_lookup token_recycling self head \
+    model:recycling steps:exact both:semantic hybrid transformers:assistant_model transformers:prompt_lookup
 measure real_planned "$PY" real $DRAFT --problems 24 $GSM8K --temperatures 0 --rows model hybrid hybrid:fixed
 measure real_accuracy "$PY" real $DRAFT --problems 2 --problems-file "$DATA/svamp.jsonl" --max-tokens 256 --accuracy 1000 \
     --temperatures 0 --rows both:semantic:fixed hybrid:fixed --grades "$WORK/real_grades.jsonl"
@@ -80,7 +81,6 @@ UNDER="taskset -c 0"
 measure real_head_t0 "$PY" real $DRAFT $HEAD --problems 60 $GSM8K --temperatures 0 \
     --rows model model:recycling head head:recycling both:semantic
 UNDER=""
-measure real_nodraft_t06 "$PY" real $HEAD --problems 60 $GSM8K --temperatures 0.6 --rows prompt_lookup token_recycling head head:recycling
 measure majority "$PY" majority $DRAFT
 measure token_level_t0 "$PY" token_level $HEAD --temperatures 0 --methods prompt_lookup token_recycling head transformers:prompt_lookup
 measure token_level_t06 "$PY" token_level $HEAD --temperatures 0.6 --methods prompt_lookup token_recycling stand head

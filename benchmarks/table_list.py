@@ -281,9 +281,10 @@ TABLES: Final[dict[str, Table]] = {
     ),
     "real_model": Table(
         "speed",
-        [Part("real_model_t0"), Part("real_model_t06")],
-        plain(REAL[0], TEMPERATURE, *REAL[1:6], REAL[7], CORES),
+        [Part("real_model_t0")],
+        plain(*REAL[:6], REAL[7], CORES),
     ),
+    "real_t06": Table("speed", [Part("real_t06")], plain(*REAL, CORES, order=baseline_first)),
     "real_planned": Table("speed", [Part("real_planned")], plain(*REAL, CORES)),
     "real_nodraft": Table(
         "speed",
@@ -293,12 +294,8 @@ TABLES: Final[dict[str, Table]] = {
                 "real_head_t0",
                 ("autoregressive", "head", "head:recycling", "model:recycling", "both:semantic", "model"),
             ),
-            Part(
-                "real_nodraft_t06",
-                ("autoregressive", "head", "head:recycling", "token_recycling", "prompt_lookup"),
-            ),
         ],
-        plain(REAL[0], TEMPERATURE, *REAL[1:6], REAL[7]),
+        plain(*REAL[:6], REAL[7]),
     ),
     "real_vllm": Table(
         "vllm",

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import faulthandler
 import gc
 import os
 import signal
 import socket
+import sys
+import threading
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -40,6 +43,26 @@ _BEGIN_BEFORE = float(os.environ.get("TESTS_BEGIN_BEFORE", "inf"))
 def pytest_runtest_setup(item: pytest.Item) -> None:
     if time.time() > _BEGIN_BEFORE:
         pytest.skip("left out: it would begin after TESTS_BEGIN_BEFORE")
+
+
+_exit_status = 0
+
+
+def pytest_sessionfinish(exitstatus: int) -> None:
+    global _exit_status
+    _exit_status = int(exitstatus)
+
+
+def pytest_unconfigure() -> None:
+    """End the process a minute after its tests, whatever thread of a framework does not end, and say which."""
+
+    def end() -> None:
+        faulthandler.dump_traceback(sys.__stderr__)
+        os._exit(_exit_status)
+
+    timer = threading.Timer(60, end)
+    timer.daemon = True
+    timer.start()
 
 
 @pytest.fixture(autouse=True)

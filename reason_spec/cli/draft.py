@@ -17,7 +17,6 @@ from reason_spec.cli.options import (
     QuietOption,
     SourcesArgument,
 )
-from reason_spec.errors import SettingsError
 from reason_spec.lab.drafts.schedule import ScheduleName
 
 
@@ -44,8 +43,14 @@ def draft_train(
     flags: Flags,
     sources: SourcesArgument = None,
     prompts: Annotated[
-        list[str] | None,
-        typer.Option("--prompts", metavar="FILE", help="File of problems, like FILES; may be repeated."),
+        list[Path] | None,
+        typer.Option(
+            exists=True,
+            dir_okay=False,
+            metavar="FILE",
+            help="File of problems, as those of the arguments; several times for several.",
+            show_default=False,
+        ),
     ] = None,
     hours: Annotated[
         float, typer.Option(min=0.0, help="Training time, all starts together; 0: only the answers.")
@@ -98,21 +103,6 @@ def draft_train(
     from reason_spec.evaluation.sources import generate_problems, read_sources
 
     settings = flags.resolve()
-    if settings.target.kind not in ("torch", "vllm"):
-        raise SettingsError(
-            f"target.kind is {settings.target.kind!r}; the training reads the target's weights: use "
-            "--engine torch or vllm"
-        )
-    if kind is DraftKind.HEAD and objective != "cross-entropy":
-        raise SettingsError(
-            f"--objective {objective} is for --kind model; a head is trained on its own drafts in any case"
-        )
-    if resume and fresh:
-        raise SettingsError("--resume and --fresh exclude each other")
-    if resume:
-        draft_screens.check_resumable(output)
-    files = [*(sources or ()), *(prompts or ())] or None
-    chosen = flags.problems(settings, files, read_sources, partial(generate_problems, "train"))
     options = draft_screens.TrainOptions(
         kind.value,
         hours * 3600,
@@ -124,7 +114,11 @@ def draft_train(
         device,
         threads,
         fresh,
+        resume,
     )
+    draft_screens.check_options(settings, options, output)
+    files = [*(sources or ()), *map(str, prompts or ())]
+    chosen = flags.problems(settings, files or None, read_sources, partial(generate_problems, "train"))
     screen = Screen(quiet=quiet, as_json=as_json)
     draft_screens.make_draft(settings, chosen, options, output, screen)
 

@@ -42,6 +42,7 @@ class TrainOptions:
     device: str
     threads: int | None
     fresh: bool
+    resume: bool = False
 
 
 def parse_layers(text: str) -> int | tuple[int, ...]:
@@ -61,6 +62,34 @@ def parse_layers(text: str) -> int | tuple[int, ...]:
     if list(numbers) != sorted(set(numbers)) or numbers[0] < 0:
         raise SettingsError(f"--layers is {text!r}; layers must ascend from 0 or more")
     return numbers
+
+
+def check_options(settings: Settings, options: TrainOptions, output: Path) -> None:
+    """Check what can be checked before the problems are read.
+
+    Raises:
+        DataError: the folder has nothing that ``--resume`` could continue.
+        SettingsError: options exclude each other, or the engine gives no weights to train on.
+    """
+    from reason_spec.lab.drafts.training import CHECKPOINT
+
+    if settings.target.kind not in ("torch", "vllm"):
+        raise SettingsError(
+            f"target.kind is {settings.target.kind!r}; the training reads the target's weights: use "
+            "--engine torch or vllm"
+        )
+    if options.kind == "head" and options.objective != "cross-entropy":
+        raise SettingsError(
+            f"--objective {options.objective} is for --kind model; a head is trained on its own drafts in "
+            "any case"
+        )
+    if options.resume and options.fresh:
+        raise SettingsError("--resume and --fresh exclude each other")
+    if options.resume and not any((output / name).exists() for name in (ANSWERS, CHECKPOINT)):
+        raise DataError(
+            f"{output} has neither {ANSWERS} nor {CHECKPOINT}, so --resume has nothing to continue; name "
+            "another --output, or leave out --resume"
+        )
 
 
 def make_draft(
@@ -153,21 +182,6 @@ def prepare(output: Path, *, keeps_draft: bool) -> None:
         raise DataError(
             f"{output}: cannot be made ({error.strerror}); name another folder with --output"
         ) from None
-
-
-def check_resumable(output: Path) -> None:
-    """Check that a folder has answers or a training that can continue.
-
-    Raises:
-        DataError: it has neither.
-    """
-    from reason_spec.lab.drafts.training import CHECKPOINT
-
-    if not (output / ANSWERS).exists() and not (output / CHECKPOINT).exists():
-        raise DataError(
-            f"{output} has neither {ANSWERS} nor {CHECKPOINT}, so --resume has nothing to continue; name "
-            "another --output, or leave out --resume"
-        )
 
 
 def discard_training(output: Path) -> None:

@@ -195,6 +195,9 @@ def test_problems_named_by_prompts_are_those_of_positional_files(
     arguments: list[str], tmp_path: Path
 ) -> None:
     command = [*arguments[:2], "--prompts", *arguments[2:], "--hours", "0"]
+    missing = CliRunner().invoke(app, [*arguments, "--prompts", "no-such-file"])
+    assert "no-such-file" in missing.output
+    assert "does not exist" in missing.output
     first = CliRunner().invoke(app, command)
     assert first.exit_code == 0, first.output
     again = CliRunner().invoke(app, [*arguments, "--hours", "0", "--resume", "--json"])
