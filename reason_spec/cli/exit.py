@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 
 from reason_spec.cli.flags import MODEL_FLAGS, Flags, takes_flags
-from reason_spec.cli.options import JsonOption, QuietOption
+from reason_spec.cli.options import FreshOption, JsonOption, QuietOption
 from reason_spec.errors import SettingsError
 
 exit_app = typer.Typer(
@@ -39,7 +40,8 @@ PolicyOption = Annotated[
     help="Replay stored answers: what would be kept of the thinking, and what would be answered.\n\n"
     "Each thinking is cut where the rule would have stopped it, and the answer that it expects is graded. "
     "Rule policy reads the question and the text so far alone; no model runs. The others ask the model that "
-    "wrote the answers (--target) for trial answers, whose tokens count as kept.",
+    "wrote the answers (--target) for trial answers, whose tokens count as kept; with --output a stopped "
+    "replay continues with the same command.",
 )
 @takes_flags("task", "prompt", *MODEL_FLAGS)
 def exit_eval(
@@ -55,7 +57,12 @@ def exit_eval(
     ] = None,
     group: GroupsOption = None,
     limit: Annotated[int | None, typer.Option(min=1, help="Replay at most this many answers.")] = None,
-    concurrency: Annotated[int, typer.Option(min=1, help="Answers at once, with --target.")] = 16,
+    concurrency: Annotated[int, typer.Option(min=1, help="With --target: answers at once.")] = 16,
+    output: Annotated[
+        Path | None,
+        typer.Option(metavar="FOLDER", help="With --target: keep what is replayed, and go on from there."),
+    ] = None,
+    fresh: FreshOption = False,
     json_file: Annotated[
         Path | None, typer.Option("--json", metavar="FILE", help="Write the numbers into this file.")
     ] = None,
@@ -71,7 +78,7 @@ def exit_eval(
     if rule == "policy":
         from reason_spec.cli import exit_screens
 
-        _refuse_models(flags)
+        _refuse_for_policy({**flags.given, "output": output, "fresh": fresh})
         task, at = flags.resolve().task.name, exit_screens.policy_at(policy, threshold)
         exit_screens.evaluate(traces, task, at, groups, limit, json_file, png, screen)
         return
@@ -79,20 +86,23 @@ def exit_eval(
 
     if png is not None:
         raise SettingsError(f"--png draws a curve of policies, which --rule {rule} has not: leave it out")
+    if fresh and output is None:
+        raise SettingsError("--fresh needs --output: without it nothing is kept")
     exit_trial_screens.evaluate_with_trials(
         traces,
         exit_trial_screens.settings_for_trials(flags, rule, policy, threshold),
+        exit_trial_screens.ReplayOptions(concurrency, output, fresh),
         groups=groups,
         limit=limit,
-        concurrency=concurrency,
         json_file=json_file,
         screen=screen,
     )
 
 
-def _refuse_models(flags: Flags) -> None:
-    """Raise SettingsError where a model is named for a rule that asks none."""
-    if named := next((name for name in ("prompt", *MODEL_FLAGS) if flags.given[name]), None):
+def _refuse_for_policy(given: Mapping[str, Any]) -> None:
+    """Raise SettingsError where an option is given that only rules with trial answers have."""
+    names = ("prompt", *MODEL_FLAGS, "output", "fresh")
+    if named := next((name for name in names if given[name]), None):
         raise SettingsError(
             f"--{named.replace('_', '-')} is for rules that ask a model for trial answers, and --rule policy "
             "asks none: leave it out, or add --rule probes, deer or dynasor"

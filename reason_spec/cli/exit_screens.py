@@ -215,7 +215,7 @@ def solved_problems(file: Path) -> list[Problem]:
 
     return list(
         parse_items(
-            read_records(file, "one object a line with question, answer"), file, parse, [], skip_bad=False
+            read_records(file, "one object a line with question, answer"), file, parse, [], skip_bad=None
         )
     )
 
