@@ -39,9 +39,10 @@ class BadLine(NamedTuple):
     line: int
     reason: str
 
-    def message(self, path: str | Path) -> str:
+    def message(self, path: str | Path, *, can_skip: bool = True) -> str:
         """Return the error message: place, reason, remedy."""
-        return f"{path}, line {self.line}: {self.reason}. Repair it, or skip such lines with --skip-bad."
+        remedy = "Repair it, or skip such lines with --skip-bad" if can_skip else "Repair or remove it"
+        return f"{path}, line {self.line}: {self.reason}. {remedy}."
 
 
 class JsonItem(NamedTuple):
@@ -99,13 +100,14 @@ def parse_items(
     parse: Callable[[JsonItem], Parsed],
     bad_lines: list[BadLine],
     *,
-    skip_bad: bool,
+    skip_bad: bool | None,
 ) -> Iterator[Parsed]:
     """Yield ``parse`` of each item; an item for which it raises `FieldError` is an unusable line.
 
     Args:
         place: the source of the items, for messages.
         bad_lines: takes the unusable lines if ``skip_bad`` is set.
+        skip_bad: None for a command that has no such option.
 
     Raises:
         DataError: a line is unusable and ``skip_bad`` is not set.
@@ -120,7 +122,7 @@ def parse_items(
                 bad = BadLine(item.line, str(error))
         assert isinstance(bad, BadLine)
         if not skip_bad:
-            raise DataError(bad.message(place))
+            raise DataError(bad.message(place, can_skip=skip_bad is not None))
         bad_lines.append(bad)
 
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, Literal
 
 import typer
 
-from reason_spec.cli.flags import Flags, takes_flags
-from reason_spec.cli.options import JsonOption, QuietOption
+from reason_spec.cli.flags import MODEL_FLAGS, Flags, takes_flags
+from reason_spec.cli.options import FreshOption, JsonOption, QuietOption
+from reason_spec.errors import SettingsError
 
 exit_app = typer.Typer(
     no_args_is_help=True, help="Train and replay a policy that ends the thinking early, on stored answers."
@@ -36,38 +38,75 @@ PolicyOption = Annotated[
 @exit_app.command(
     "eval",
     help="Replay stored answers: what would be kept of the thinking, and what would be answered.\n\n"
-    "Each thinking is cut where the policy would have stopped it, and the answer that the text states there "
-    "is graded. The policy reads the question and the text so far alone; no model runs.",
+    "Each thinking is cut where the rule would have stopped it, and the answer that it expects is graded. "
+    "Rule policy reads the question and the text so far alone; no model runs. The others ask the model that "
+    "wrote the answers (--target) for trial answers, whose tokens count as kept; with --output a stopped "
+    "replay continues with the same command.",
 )
-@takes_flags("task")
+@takes_flags("task", "prompt", *MODEL_FLAGS)
 def exit_eval(
     traces: TracesArgument,
     flags: Flags,
+    rule: Annotated[
+        Literal["policy", "probes", "deer", "dynasor"],
+        typer.Option(metavar="NAME", help="Ends the thinking: policy, probes, deer or dynasor."),
+    ] = "policy",
     policy: PolicyOption = None,
     threshold: Annotated[
         float | None, typer.Option(min=0, max=1, help="Chance to stop at. Default: that of the policy.")
     ] = None,
     group: GroupsOption = None,
+    limit: Annotated[int | None, typer.Option(min=1, help="Replay at most this many answers.")] = None,
+    concurrency: Annotated[int, typer.Option(min=1, help="With --target: answers at once.")] = 16,
+    output: Annotated[
+        Path | None,
+        typer.Option(metavar="FOLDER", help="With --target: keep what is replayed, and go on from there."),
+    ] = None,
+    fresh: FreshOption = False,
     json_file: Annotated[
         Path | None, typer.Option("--json", metavar="FILE", help="Write the numbers into this file.")
     ] = None,
     png: Annotated[
-        Path | None, typer.Option(help="Draw loss against saving into this file; needs the extra plots.")
+        Path | None,
+        typer.Option(help="Rule policy: draw loss against saving into this file; needs the extra plots."),
     ] = None,
     quiet: QuietOption = False,
 ) -> None:
-    from reason_spec.cli import exit_screens
     from reason_spec.cli.screen import Screen
 
-    exit_screens.evaluate(
+    groups, screen = tuple(group or ()), Screen(quiet=quiet)
+    if rule == "policy":
+        from reason_spec.cli import exit_screens
+
+        _refuse_for_policy({**flags.given, "output": output, "fresh": fresh})
+        task, at = flags.resolve().task.name, exit_screens.policy_at(policy, threshold)
+        exit_screens.evaluate(traces, task, at, groups, limit, json_file, png, screen)
+        return
+    from reason_spec.cli import exit_trial_screens
+
+    if png is not None:
+        raise SettingsError(f"--png draws a curve of policies, which --rule {rule} has not: leave it out")
+    if fresh and output is None:
+        raise SettingsError("--fresh needs --output: without it nothing is kept")
+    exit_trial_screens.evaluate_with_trials(
         traces,
-        flags.resolve().task.name,
-        exit_screens.policy_at(policy, threshold),
-        tuple(group or ()),
-        json_file,
-        png,
-        Screen(quiet=quiet),
+        exit_trial_screens.settings_for_trials(flags, rule, policy, threshold),
+        exit_trial_screens.ReplayOptions(concurrency, output, fresh),
+        groups=groups,
+        limit=limit,
+        json_file=json_file,
+        screen=screen,
     )
+
+
+def _refuse_for_policy(given: Mapping[str, Any]) -> None:
+    """Raise SettingsError where an option is given that only rules with trial answers have."""
+    names = ("prompt", *MODEL_FLAGS, "output", "fresh")
+    if named := next((name for name in names if given[name]), None):
+        raise SettingsError(
+            f"--{named.replace('_', '-')} is for rules that ask a model for trial answers, and --rule policy "
+            "asks none: leave it out, or add --rule probes, deer or dynasor"
+        )
 
 
 @exit_app.command(

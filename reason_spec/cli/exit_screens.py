@@ -26,7 +26,7 @@ from reason_spec.lab.tuning.calibration import LossTest
 from reason_spec.tasks.grading import Grader
 from reason_spec.types import Problem
 
-_REMEDY = "Name another file."
+REMEDY = "Name another file."
 
 
 class Bench(NamedTuple):
@@ -71,6 +71,11 @@ def seen_questions(policy: ExitPolicy, traces: Sequence[Trace]) -> str | None:
     return f"the policy was trained on answers to {num_seen} of the {len(questions)} questions"
 
 
+def warn_of_seen(file: Path, policy: ExitPolicy, traces: Sequence[Trace], screen: Screen) -> None:
+    if seen := seen_questions(policy, traces):
+        screen.warn(f"{file}: {seen}; of answers to others it may lose more")
+
+
 # Replay ----------------------------------------------------------------------------------------
 
 
@@ -79,11 +84,12 @@ def evaluate(
     task: str,
     policy: ExitPolicy,
     groups: Sequence[str],
+    limit: int | None,
     json_file: Path | None,
     png: Path | None,
     screen: Screen,
 ) -> None:
-    """Replay a file, print a table, and write numbers and a picture where they are wanted.
+    """Replay a file under a policy, print a table, and write numbers and a picture where they are wanted.
 
     Raises:
         DataError: the file has no usable answers, or an output cannot be written.
@@ -91,22 +97,21 @@ def evaluate(
     """
     if png is not None:
         require_matplotlib("the picture of loss against saving (--png)")
-    traces, curve = read_traces(file, task, groups=groups), PolicyCurve(policy)
-    if seen := seen_questions(policy, traces):
-        screen.warn(f"{file}: {seen}; of answers to others it may lose more")
+    traces, curve = read_traces(file, task, groups=groups)[:limit], PolicyCurve(policy)
+    warn_of_seen(file, policy, traces, screen)
     # The other rules of the picture read the candidates.
     with bench(traces, task, screen, curve.reduce if png is None else None) as found:
         answers = found.replay.run(curve.rule(policy.threshold))
         if png is not None:
             from reason_spec.lab.exit.pictures import draw_curve
 
-            with screen.status("Drawing"), writing(png, _REMEDY):
+            with screen.status("Drawing"), writing(png, REMEDY):
                 draw_curve(curve_of(curve, found.replay), published_points(found.replay), png)
-    screen.print_table(_table(answers))
+    screen.print_table(answers_table(answers))
     screen.say(f"Threshold {policy.threshold:.3g}. Tokens are those of thinking; no probe is written.")
     if json_file is not None:
-        content = report_dict(answers, file=str(file), threshold=policy.threshold)
-        write_text(json_file, json.dumps(content, indent=2) + "\n", _REMEDY)
+        content = report_dict(answers, file=str(file), rule="policy", threshold=policy.threshold)
+        write_text(json_file, json.dumps(content, indent=2) + "\n", REMEDY)
 
 
 def curve_of(curve: PolicyCurve, replay: Replay) -> list[ReplayReport]:
@@ -120,7 +125,7 @@ def published_points(replay: Replay) -> dict[str, ReplayReport]:
     return {name: ReplayReport.of(replay.run(rule)) for name, rule in {**rules, **PUBLISHED}.items()}
 
 
-def _table(answers: Sequence[Replayed]) -> Table:
+def answers_table(answers: Sequence[Replayed]) -> Table:
     headings = ("answers", "tokens kept", "right before", "right after", "lost", "won", "loss at most")
     table = plain_table("answers of", *headings)
     groups = by_group(answers)
@@ -164,7 +169,7 @@ def train_policy(
         DataError: there are too few answers, or the file cannot be written.
     """
 
-    with writing(output, _REMEDY):
+    with writing(output, REMEDY):
         output.parent.mkdir(parents=True, exist_ok=True)
     problems = [] if solved is None else solved_problems(solved)
     if solved is None:
@@ -188,7 +193,7 @@ def train_policy(
                 table, asked, threshold=threshold, about=about, solved=problems, seed=seed
             )
             advance()
-    write_text(output, policy.to_json(), _REMEDY)
+    write_text(output, policy.to_json(), REMEDY)
     if screen.as_json:
         screen.write_json({"output": str(output), "threshold": threshold, **policy.trained}, indent=None)
         return
@@ -210,7 +215,7 @@ def solved_problems(file: Path) -> list[Problem]:
 
     return list(
         parse_items(
-            read_records(file, "one object a line with question, answer"), file, parse, [], skip_bad=False
+            read_records(file, "one object a line with question, answer"), file, parse, [], skip_bad=None
         )
     )
 
@@ -282,7 +287,7 @@ def tune(
             advance=advance,
         )
     if tuning.policy is not None and output is not None:
-        write_text(output, tuning.policy.to_json(), _REMEDY)
+        write_text(output, tuning.policy.to_json(), REMEDY)
     if screen.as_json:
         screen.write_json({**tuning.to_dict(), "output": str(output) if output else None}, indent=None)
     else:

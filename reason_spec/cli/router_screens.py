@@ -87,7 +87,7 @@ async def _label(
             async def label(problem: Problem) -> None:
                 folder.append(problem_key(problem), await labeller.label(problem))
 
-            await screen.label_each(problems, concurrency, label)
+            await screen.for_each(problems, concurrency, label, "Labelling", "problems")
 
 
 def _with_reward(settings: Settings, *, needed: bool) -> Accelerator:

@@ -7,7 +7,7 @@ import json
 import sys
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 from rich import box
 from rich.console import Console
@@ -18,8 +18,8 @@ from rich.table import Table
 from reason_spec.cli.run_progress import run_progress
 from reason_spec.evaluation.outcome import Outcome
 from reason_spec.evaluation.view import CountAnswer, ShowPhase, Totals
-from reason_spec.types import Problem
 
+_T = TypeVar("_T")
 _LONG_SECONDS = 10.0
 """Seconds after which a phase is printed, if no status line can show it."""
 
@@ -100,22 +100,27 @@ class Screen:
             task = bar.add_task(text, total=total)
             yield lambda: bar.advance(task)
 
-    async def label_each(
-        self, problems: Sequence[Problem], concurrency: int, label: Callable[[Problem], Awaitable[None]]
+    async def for_each(
+        self,
+        items: Sequence[_T],
+        concurrency: int,
+        work: Callable[[_T], Awaitable[None]],
+        text: str,
+        unit: str,
     ) -> None:
-        """Label problems, ``concurrency`` at once, and show a bar. The first failure is raised."""
+        """Work on items, ``concurrency`` at once, and show a bar of them. The first failure is raised."""
         places = asyncio.Semaphore(concurrency)
-        with self.counting("Labelling", len(problems), "problems") as advance:
+        with self.counting(text, len(items), unit) as advance:
 
-            async def label_one(problem: Problem) -> None:
+            async def work_on(item: _T) -> None:
                 async with places:
-                    await label(problem)
+                    await work(item)
                 advance()
 
             try:
                 async with asyncio.TaskGroup() as group:
-                    for problem in problems:
-                        group.create_task(label_one(problem))
+                    for item in items:
+                        group.create_task(work_on(item))
             except BaseExceptionGroup as failed:
                 raise failed.exceptions[0] from None
 

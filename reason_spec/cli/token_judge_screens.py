@@ -76,4 +76,4 @@ async def _label(
             async def label(problem: Problem) -> None:
                 labels.append(problem_key(problem), await labeller.label(problem))
 
-            await screen.label_each(problems, options.concurrency, label)
+            await screen.for_each(problems, options.concurrency, label, "Labelling", "problems")

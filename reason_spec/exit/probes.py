@@ -70,6 +70,7 @@ class Prober:
         self._cache_key = cache_key
         self._works: list[tuple[ProbeLane, Generation]] = []
         self._tasks: list[asyncio.Task[Trial]] = []
+        self._failure: Exception | None = None
         self.num_begun = 0
 
     def begin(self, position: Position) -> asyncio.Task[Trial]:
@@ -78,6 +79,16 @@ class Prober:
         task = asyncio.get_running_loop().create_task(self._within_deadline(position, self.num_begun))
         self._tasks.append(task)
         return task
+
+    async def settle(self) -> None:
+        """Wait until no trial runs.
+
+        Raises:
+            Exception: that of the first trial that failed.
+        """
+        await asyncio.gather(*self._tasks)
+        if self._failure is not None:
+            raise self._failure
 
     async def close(self) -> None:
         """Cancel what runs, wait until the engines have freed it, and count all tokens."""
@@ -98,6 +109,7 @@ class Prober:
         except TimeoutError:
             return UNKNOWN
         except Exception as error:
+            self._failure = self._failure or error
             logger.warning("a trial answer is unknown: %s: %s", type(error).__name__, error)
             return UNKNOWN
 

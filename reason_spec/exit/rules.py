@@ -49,6 +49,9 @@ class ExitRule(ABC):
     async def read(self, step: ReadStep) -> Exit | None:
         """Take the next step; return where the thinking may end, None where it continues."""
 
+    async def settle(self) -> None:  # noqa: B027 - most ask for none
+        """Wait until no trial runs; raise the error of one that failed."""
+
     async def close(self) -> None:  # noqa: B027 - most hold nothing
         """Free what the rule holds; nothing runs for it any more."""
 
@@ -69,6 +72,9 @@ class ProbingRule(ExitRule):
 
     def __init__(self, prober: Prober) -> None:
         self._prober = prober
+
+    async def settle(self) -> None:
+        await self._prober.settle()
 
     async def close(self) -> None:
         await self._prober.close()

@@ -83,6 +83,10 @@ class ExitWatch:
             self.closing = "" if is_answer else f"\n\n{self._answer_prompt}"
         return "end_after" if found.keeps_step else "end_before"
 
+    async def settle(self) -> None:
+        """Wait until no trial runs; raise the error of one that failed."""
+        await self._rule.settle()
+
     async def close(self) -> None:
         """Cancel trials that run, and count all."""
         await self._rule.close()

@@ -84,9 +84,10 @@ class ThinkingLimit:
 class LimitedThinking:
     """Writes one thinking, and ends it at its limits.
 
-    ``left`` is the request for the text after the steps so far. ``outcome`` is None before the end. Without
-    room for the closing tag and a token after it, the text ends within the thinking. A text without a tag
-    that only a monitor may end is left as the model writes it, unless the monitor ends it.
+    ``left`` is the request for the text after the steps so far, ``monitor`` that of the limit, None without
+    one. ``outcome`` is None before the end. Without room for the closing tag and a token after it, the text
+    ends within the thinking. A text without a tag that only a monitor may end is left as the model writes it,
+    unless the monitor ends it.
     """
 
     def __init__(
@@ -109,9 +110,9 @@ class LimitedThinking:
         self._opening = self._inserted(limit.opening) if limit.opening else None
         if self._opening is not None:
             self.left = self._after(self._opening)
-        self._monitor: ThinkingMonitor | None = None
+        self.monitor: ThinkingMonitor | None = None
         if limit.monitor is not None:
-            self._monitor = limit.monitor(self.left, target, draft, recorder)
+            self.monitor = limit.monitor(self.left, target, draft, recorder)
         room = self.left.max_tokens
         room_without_tags = room - len(self._tokenizer.encode(limit.closing))
         self._can_close = room_without_tags > 0
@@ -162,8 +163,8 @@ class LimitedThinking:
 
     async def close(self) -> None:
         """Free what the monitor holds; called once, when the thinking is over or abandoned."""
-        if self._monitor is not None:
-            await self._monitor.close()
+        if self.monitor is not None:
+            await self.monitor.close()
 
     def _request(self) -> SolveRequest:
         """Return the request for the thinking, with room for the model's own closing tag.
@@ -181,9 +182,9 @@ class LimitedThinking:
     async def _decision(self, step: Step) -> MonitorDecision:
         """Return what the monitor says of the next step; it is not asked where an answer has no room."""
         num_tokens = self._num_tokens + self._num_thinking((step,))
-        if self._monitor is None or num_tokens > self._most_before_answer:
+        if self.monitor is None or num_tokens > self._most_before_answer:
             return "go_on"
-        return await self._monitor.read(step, self.left, self._after(step))
+        return await self.monitor.read(step, self.left, self._after(step))
 
     def _reached(self) -> ThinkingEnd | None:
         """Return the limit that is reached with the steps so far."""
@@ -199,7 +200,7 @@ class LimitedThinking:
             kept = [] if self._num_tokens else self._cut(pending)
             if ended_by == "tokens" and not self._is_bounded:
                 return [*map(self._take, kept)]
-            closing = self._monitor.closing if ended_by == "monitor" and self._monitor is not None else None
+            closing = self.monitor.closing if ended_by == "monitor" and self.monitor is not None else None
             return [*map(self._take, kept), *self._closing_steps(closing)]
         *before, last = pending
         taken = [self._take(step) for step in before]

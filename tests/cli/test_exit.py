@@ -63,6 +63,10 @@ def test_errors_name_file_line_and_field(tmp_path: Path) -> None:
     output = str(tmp_path / "p.json")
     assert "bad.jsonl, line 1" in fail("exit", "train", str(path), "--output", output)
     assert "no exit policy can be read" in fail("exit", "eval", str(path), "--policy", output)
+    path.write_text("no JSON\n")
+    message = fail("exit", "eval", str(path))
+    assert "bad.jsonl, line 1: is not valid JSON" in message
+    assert message.endswith("Repair or remove it.")
 
 
 def test_answers_that_taught_a_policy_are_refused_for_its_threshold_and_warned_of_in_its_replay(
@@ -72,3 +76,74 @@ def test_answers_that_taught_a_policy_are_refused_for_its_threshold_and_warned_o
     seen = "answers.jsonl: the policy was trained on answers to 48 of the 48 questions"
     assert seen in fail("tune", "exit", *arguments, "--loss", "20")
     assert seen in " ".join(succeed("exit", "eval", *arguments).stderr.split())
+
+
+def ask(folder: Path, *more: str, about: str = "apples are left?") -> list[str]:
+    """Arguments of a replay with a scripted model, which answers trials of some questions with 7."""
+    script = folder / "script.json"
+    script.write_text(json.dumps({"answers": {about: "{7}\n\n" * 40}, "otherwise": None}))
+    config = folder / "scripted.yaml"
+    config.write_text(json.dumps({"target": {"kind": "scripted", "model": str(script)}}))
+    return ["exit", "eval", str(folder / "others.jsonl"), "--config", str(config), *more]
+
+
+def test_eval_asks_a_model_for_the_trial_answers_of_a_rule(folder: Path) -> None:
+    out = folder / "asked.json"
+    result = succeed(*ask(folder, "--rule", "deer", "--limit", "10", "--json", str(out)))
+    assert "wordy" in result.stdout
+    report = json.loads(out.read_text())
+    assert (report["rule"], report["n"], report["groups"]["brief"]["n"]) == ("deer", 10, 5)
+    assert 0 < report["num_trials"] <= 10
+    assert report["num_trial_tokens"] > 0
+    assert 0 < report["tokens_kept"] < 1
+    assert report["lost"] > 0
+    assert report["accuracy_after"] < report["accuracy_before"]
+    assert report["loss_upper95"] >= report["loss"]
+
+
+def test_a_replay_that_a_failed_trial_ends_goes_on_where_it_was(folder: Path, tmp_path: Path) -> None:
+    first = json.loads((folder / "others.jsonl").read_text().splitlines()[0])["question"]
+    out, report = tmp_path / "stops", tmp_path / "report.json"
+    rule = ["--rule", "dynasor", "--set", "exit.probe_every=8", "--limit", "4", "--concurrency", "1"]
+    unkept = fail(*ask(folder, *rule, about=first))
+    assert "the script has no answer" in unkept
+    assert "2 of 4 answers were replayed, and none is kept: --output FOLDER" in unkept
+    kept = fail(*ask(folder, *rule, "--output", str(out), about=first))
+    assert f"2 of 4 answers are kept in {out}; the same command goes on from there." in kept
+    result = succeed(*ask(folder, *rule, "--output", str(out), "--json", str(report)))
+    assert f"2 of 4 answers are in {out} already." in " ".join(result.stderr.split())
+    resumed = json.loads(report.read_text())
+    succeed(*ask(folder, *rule, "--json", str(report)))
+    assert resumed == json.loads(report.read_text())
+    assert resumed["num_trials"] > 4
+    other = ["--output", str(out), "--set", "exit.probe_tokens=9"]
+    assert "holds stops with other exit" in fail(*ask(folder, *rule, *other))
+    succeed(*ask(folder, *rule, *other, "--fresh"))
+
+
+def test_eval_refuses_what_a_rule_does_not_use(folder: Path) -> None:
+    answers = str(folder / "others.jsonl")
+    for option in (["--target", "embedded"], ["--output", "stops"], ["--fresh"]):
+        assert f"{option[0]} is for rules that ask a model" in fail("exit", "eval", answers, *option)
+    for option in (["--png", "curve.png"], ["--threshold", "0.5"], ["--policy", "policy.json"]):
+        assert f"{option[0]} " in fail(*ask(folder, "--rule", "dynasor", *option))
+    assert "--fresh needs --output" in fail(*ask(folder, "--rule", "deer", "--fresh"))
+    assert "leave the draft out" in fail(*ask(folder, "--rule", "deer", "--draft", "embedded"))
+
+
+def test_eval_says_which_model_it_needs(folder: Path) -> None:
+    deer = ["exit", "eval", str(folder / "others.jsonl"), "--rule", "deer"]
+    for unnamed in ([], ["--target-url", "http://localhost:1/v1"]):
+        assert "name the one that wrote the answers with --target" in fail(*deer, *unnamed)
+    assert "there is no model at './nothing'" in fail(*deer, "--target", "./nothing")
+    undrafted = ask(folder, "--rule", "deer", "--set", "exit.probe_by=draft_first")
+    assert "draft_first asks a draft: name it with --draft" in fail(*undrafted)
+
+
+def test_an_answer_without_thinking_is_kept_as_it_is(folder: Path, tmp_path: Path) -> None:
+    file, out = tmp_path / "empty.jsonl", tmp_path / "report.json"
+    file.write_text(json.dumps({"question": "q", "answer": "1", "response": "</think>1"}) + "\n")
+    _, _, _, *options = ask(folder, "--rule", "probes", "--json", str(out))
+    succeed("exit", "eval", str(file), *options)
+    report = json.loads(out.read_text())
+    assert (report["n"], report["stopped"], report["num_trials"], report["accuracy_after"]) == (1, 0, 0, 1)

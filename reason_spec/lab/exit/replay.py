@@ -25,7 +25,10 @@ _RESAMPLES: Final = 2000
 
 @dataclass(frozen=True, slots=True)
 class Replayed:
-    """A replayed answer. ``right_before`` and ``right_after`` are None if the grading could not decide."""
+    """A replayed answer. ``num_kept`` has tokens of trial answers too.
+
+    ``right_before`` and ``right_after`` are None if the grading could not decide.
+    """
 
     problem: str
     group: str | None
@@ -46,7 +49,7 @@ class Replayed:
 
 
 def share_kept(answers: Sequence[Replayed]) -> float:
-    """Return the share of all tokens of thinking that is kept."""
+    """Return the tokens that are kept, with those of trial answers, over all of thinking."""
     return sum(a.num_kept for a in answers) / max(1, sum(a.num_tokens for a in answers))
 
 
@@ -54,10 +57,10 @@ def share_kept(answers: Sequence[Replayed]) -> float:
 class ReplayReport:
     """What a rule keeps and loses on ``n`` answers to ``num_problems`` questions.
 
-    ``tokens_kept`` is the share of all tokens of thinking, ``saved_low`` and ``saved_high`` the 95 % interval
-    of the saved share, problems resampled. ``loss`` is the share of answers made wrong; answers made right do
-    not reduce it. ``loss_upper95`` is its one-sided bound: the exact one of independent answers, or that of
-    resampled problems where it is higher.
+    ``tokens_kept`` is that of `share_kept`, ``saved_low`` and ``saved_high`` the 95 % interval of the saved
+    share, problems resampled. ``loss`` is the share of answers made wrong; answers made right do not reduce
+    it. ``loss_upper95`` is its one-sided bound: the exact one of independent answers, or that of resampled
+    problems where it is higher.
     """
 
     n: int
@@ -143,12 +146,20 @@ class Replay:
         """Return one answer under a rule."""
         read = self._reads[place]
         stop = rule(read)
-        ends = self._ends_of_tokens(place)
+        return self.cut(place, stop, 0 if stop is None else read.ends[stop.step])
+
+    def cut(self, place: int, stop: Stop | None, end: int, num_more: int = 0) -> Replayed:
+        """Return one answer that a rule stopped, or did not.
+
+        Args:
+            end: characters of the thinking that are kept, where it was stopped.
+            num_more: tokens that the rule itself took.
+        """
+        trace, ends = self._reads[place].trace, self._ends_of_tokens(place)
+        kept = len(ends) if stop is None else bisect_right(ends, end)
         before = self._right_before(place)
-        kept = len(ends) if stop is None else bisect_right(ends, read.ends[stop.step])
-        after = before if stop is None else self.is_right(read, stop.answer)
-        trace = read.trace
-        return Replayed(trace.problem, trace.group, len(ends), kept, before, after, stop)
+        after = before if stop is None else self.is_right(self._reads[place], stop.answer)
+        return Replayed(trace.problem, trace.group, len(ends), kept + num_more, before, after, stop)
 
     def _right_before(self, place: int) -> bool | None:
         if place not in self._before:
@@ -161,6 +172,11 @@ class Replay:
             encoded = _tokenizer().encode(self._reads[place].trace.thinking, add_special_tokens=False)
             self._token_ends[place] = [end for _, end in encoded.offsets]
         return self._token_ends[place]
+
+
+def num_tokens(text: str) -> int:
+    """Return how many tokens a text has, as those of thinking are counted."""
+    return len(_tokenizer().encode(text, add_special_tokens=False).ids)
 
 
 @cache

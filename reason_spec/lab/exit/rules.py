@@ -1,8 +1,9 @@
 """Rules that stop a thinking: a policy, the best possible stop, and published rules on text alone.
 
-DEER (arXiv 2504.15895) and Dynasor (arXiv 2412.20993) ask the model for a trial answer by a probe. A stored
-text cannot be probed, so here the trial answer is the value that the text states at that place, and DEER's
-confidence of the trial is left out. Both are therefore not the published methods but their text-only forms.
+DEER (arXiv 2504.15895) and Dynasor (arXiv 2412.20993) ask the model for a trial answer by a probe. Here,
+without a model, the trial answer is the value that the text states at that place, and DEER's confidence of
+the trial is left out. Both are therefore not the published methods but their text-only forms; `live_rules`
+asks a model.
 """
 
 from __future__ import annotations

@@ -60,7 +60,7 @@ def read_traces(path: Path, task: str | Task = "auto", *, groups: Iterable[str] 
     def parse(item: JsonItem) -> list[Trace]:
         return list(_traces(item, resolved))
 
-    found = [trace for line in parse_items(records, path, parse, [], skip_bad=False) for trace in line]
+    found = [trace for line in parse_items(records, path, parse, [], skip_bad=None) for trace in line]
     if missing := wanted - {trace.group for trace in found}:
         names = ", ".join(sorted({trace.group for trace in found if trace.group}) or ("none",))
         raise DataError(f"{path}: no answers of {', '.join(sorted(missing))}. Its groups: {names}.")
