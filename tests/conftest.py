@@ -12,14 +12,19 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
+import platformdirs
 import pytest
 from hypothesis import HealthCheck, settings
 
+# What is imported and collected stays: to look for garbage in it takes long, and is never worth it.
+gc.disable()
 # Before torch is imported: OpenMP reads its variables once.
 for _name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
     os.environ.setdefault(_name, "1")
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
 os.environ["HF_HUB_OFFLINE"] = "1"
+# With a cache folder of its own a test would have each worker compile the kernels of the suffix cache anew.
+os.environ.setdefault("NUMBA_CACHE_DIR", str(platformdirs.user_cache_path("reason-spec") / "numba"))
 for _name in [name for name in os.environ if name.startswith("REASON_SPEC_")]:
     del os.environ[_name]
 # Rich takes such a terminal for eighty columns wide, whatever a test says.
@@ -42,6 +47,12 @@ _BEGIN_BEFORE = float(os.environ.get("TESTS_BEGIN_BEFORE", "inf"))
 def pytest_runtest_setup(item: pytest.Item) -> None:
     if time.time() > _BEGIN_BEFORE:
         pytest.skip("left out: it would begin after TESTS_BEGIN_BEFORE")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtestloop() -> None:
+    gc.freeze()
+    gc.enable()
 
 
 _exit_status = 0
