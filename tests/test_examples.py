@@ -13,8 +13,16 @@ ROOT = Path(__file__).parents[1]
 EXAMPLES = sorted(path.name for path in (ROOT / "examples").glob("*.py"))
 
 
+# Short answers, and no measurement of the models at the start.
+SETTINGS = {
+    "REASON_SPEC_SAMPLING__MAX_TOKENS": "80",
+    "REASON_SPEC_STRATEGY__PLANNER": "false",
+    "REASON_SPEC_LOAD_CONTROL__USE": "off",
+}
+
+
 def run_example(name: str, folder: Path) -> str:
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "REASON_SPEC_SAMPLING__MAX_TOKENS": "80"}
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), **SETTINGS}
     result = subprocess.run(
         [sys.executable, str(ROOT / "examples" / name)], cwd=folder, env=environment,
         capture_output=True, text=True, check=False, timeout=280,

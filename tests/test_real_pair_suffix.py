@@ -25,6 +25,7 @@ def settings_for(folder: Path, **flags: object) -> Settings:
         flags={
             "verifier.name": "exact",
             "strategy.planner": False,
+            "load_control.use": "off",
             "suffix.use": "both",
             "suffix.path": str(folder),
             **names,
@@ -123,7 +124,8 @@ def test_a_place_that_is_no_folder_costs_a_warning_and_not_the_answer(
 ) -> None:
     place = tmp_path / "file"
     place.write_text("no folder")
-    with SyncAccelerator.from_settings(settings_for(place, sampling__max_tokens=20)) as accelerator:
+    settings = settings_for(place, strategy__name="prompt_lookup", sampling__max_tokens=20)
+    with SyncAccelerator.from_settings(settings) as accelerator:
         solution = accelerator.answer(QUESTIONS[0])
     assert solution.text
     assert "is not a folder" in caplog.text

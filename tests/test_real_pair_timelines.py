@@ -20,7 +20,9 @@ STRATEGIES = ("autoregressive", "speculative", "lookahead", "hybrid", "scot", "s
 
 @pytest.fixture(scope="module")
 def running() -> Iterator[SyncAccelerator]:
-    settings = load_settings(flags={"strategy.planner": False, "sampling.max_tokens": 160})
+    settings = load_settings(
+        flags={"strategy.planner": False, "load_control.use": "off", "sampling.max_tokens": 160}
+    )
     with SyncAccelerator.from_settings(settings, strategies=STRATEGIES) as accelerator:
         yield accelerator
 

@@ -26,7 +26,9 @@ QUESTION = json.loads(SAMPLE.read_text().splitlines()[3])["question"]
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def chat() -> AsyncIterator[Chat]:
-    settings = load_settings(flags={"strategy.planner": False, "sampling.max_tokens": 160})
+    settings = load_settings(
+        flags={"strategy.planner": False, "load_control.use": "off", "sampling.max_tokens": 160}
+    )
     async with Accelerator.from_settings(settings) as accelerator:
         yield Chat(accelerator)
 

@@ -27,6 +27,8 @@ from tests.cli.test_process import (
 
 SAMPLE = ("solve", "--sample")
 SHORT = ("--max-tokens", "60")
+# Without the measurement of both models at the start.
+UNPLANNED = ("--set", "strategy.planner=false", "--set", 'load_control.use="off"')
 
 
 def records(folder: Path) -> list[dict[str, Any]]:
@@ -82,7 +84,7 @@ def test_a_killed_sampled_run_goes_on_to_the_same_answers_and_leaves_no_worker(t
 
 def test_control_c_reaches_the_workers_too_and_nobody_complains(tmp_path: Path) -> None:
     """A terminal interrupts every process of the command at once."""
-    process = start(*SAMPLE, *SHORT, "--verifier", "exact", "--output", "out", cwd=tmp_path)
+    process = start(*SAMPLE, *SHORT, *UNPLANNED, "--verifier", "exact", "--output", "out", cwd=tmp_path)
     wait_for_lines(tmp_path / "out" / "results.jsonl", 1, process)
     os.killpg(process.pid, signal.SIGINT)
     _, errors = process.communicate(timeout=PATIENCE_SECONDS)
@@ -128,7 +130,7 @@ def test_a_long_prompt_fails_alone_and_the_rest_is_solved(tmp_path: Path) -> Non
     ]
     (tmp_path / "mixed.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     result = subprocess.run(
-        command("solve", "mixed.jsonl", *SHORT, "--output", "out"),
+        command("solve", "mixed.jsonl", *SHORT, *UNPLANNED, "--output", "out"),
         cwd=tmp_path, env=environment(), capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert result.returncode == 1, result.stderr

@@ -9,7 +9,10 @@ import pytest
 
 from tests.cli_runner import fail
 
-TRAIN = ("verifier", "train", "--level", "token", "--output", "judge", "--labels", "2", "--max-tokens", "256")
+TRAIN = (
+    "verifier", "train", "--level", "token", "--output", "judge", "--labels", "2", "--max-tokens", "256",
+    "--set", "strategy.planner=false", "--set", 'load_control.use="off"',
+)  # fmt: skip
 
 
 def test_labels_are_kept_and_a_second_run_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

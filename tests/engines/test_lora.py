@@ -76,15 +76,26 @@ def test_only_the_weights_that_are_loaded_are_merged(base: Path, tmp_path: Path)
 
 async def test_an_engine_serves_the_adapters_folder(base: Path, tmp_path: Path) -> None:
     save_adapter(base, tmp_path / "adapter")
-    texts = []
-    for model in (base, tmp_path / "adapter"):
-        engine = create_engine("target", EngineSettings(model=str(model), device="cpu", cache_tokens=512))
-        await engine.start()
-        try:
-            texts.append(await engine.score(Prefix((1, 2, 3)), (4, 5)))
-        finally:
-            await engine.close()
-    assert texts[0].logprobs != texts[1].logprobs
+    adapter = str(tmp_path / "adapter")
+    merged, unmerged = logprobs_of(Path(resolve_model("target", adapter))), logprobs_of(base)
+    engine = create_engine("target", EngineSettings(model=adapter, device="cpu", cache_tokens=512))
+    await engine.start()
+    try:
+        found = (await engine.score(Prefix((1, 2, 3)), (4, 5))).logprobs
+    finally:
+        await engine.close()
+    assert found == pytest.approx(merged, abs=1e-3)
+    assert found != pytest.approx(unmerged, abs=1e-3)
+
+
+@torch.inference_mode()
+def logprobs_of(folder: Path) -> list[float]:
+    """Return what the plain module gives 4 and 5 after 1, 2 and 3."""
+    from transformers import AutoModelForCausalLM
+
+    module: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    logprobs = module(torch.tensor([[1, 2, 3, 4]])).logits[0].log_softmax(-1)
+    return [float(logprobs[2, 4]), float(logprobs[3, 5])]
 
 
 def test_a_merged_model_is_written_once_and_anew_for_other_weights(base: Path, tmp_path: Path) -> None:

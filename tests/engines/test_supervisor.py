@@ -105,15 +105,17 @@ async def test_what_a_stopped_worker_does_not_read_stops_nobody_else(model_folde
             await generation.result()
 
 
-@pytest.mark.parametrize("how", [signal.SIGKILL, pytest.param(signal.SIGSTOP, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    ("how", "times"), [(signal.SIGKILL, 1), pytest.param(signal.SIGSTOP, 2, marks=pytest.mark.slow)]
+)
 async def test_a_worker_that_is_lost_is_started_again_and_writes_the_same(
-    model_folder: ModelFolder, qwen: Served, how: signal.Signals
+    model_folder: ModelFolder, qwen: Served, how: signal.Signals, times: int
 ) -> None:
     expected = qwen.generate(PROMPT.to_tuple(), 20)
     async with running(model_folder("qwen3")) as engine:
         engine.keep_alive()
         await engine.set_cores((min(psutil.Process().cpu_affinity() or [0]),))
-        for number in (1, 2):
+        for number in range(1, times + 1):
             lost = worker_of(engine)
             generation = engine.submit(EngineRequest(PROMPT, 200))
             lost.send_signal(how)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import pickle
 import signal
 import sys
 from collections.abc import AsyncIterator, Callable
@@ -18,11 +19,13 @@ import pytest_asyncio
 from reason_spec.engines.factory import create_engine
 from reason_spec.engines.generation import EngineRequest
 from reason_spec.engines.torch.engine import TorchEngine
+from reason_spec.engines.worker.messages import ToWorker
+from reason_spec.engines.worker.process import WorkerProcess
 from reason_spec.errors import EngineError, UnsupportedModelError
 from reason_spec.settings import EngineSettings
 from reason_spec.types import Prefix
 from tests.engines.contract import PROMPT, SUFFIX, WorkerEngineContract, write_much
-from tests.engines.tiny_models import Served
+from tests.engines.tiny_models import Served, prompt
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -42,14 +45,17 @@ async def engine(model_folder: Callable[[str], Path]) -> AsyncIterator[TorchEngi
 
 @pytest_asyncio.fixture(loop_scope="module")
 async def own_engine(model_folder: Callable[[str], Path]) -> AsyncIterator[TorchEngine]:
-    engine = make_engine(model_folder("qwen3"))
+    # A stopped worker is suspect after a third of this.
+    engine = make_engine(model_folder("qwen3"), hang_timeout=12)
     await engine.start()
     yield engine
     await engine.close()
 
 
-def make_engine(folder: Path) -> TorchEngine:
-    settings = EngineSettings(model=str(folder), cache_tokens=512, dtype="float32")
+def make_engine(folder: Path, hang_timeout: float = 30) -> TorchEngine:
+    settings = EngineSettings(
+        model=str(folder), cache_tokens=512, dtype="float32", hang_timeout=hang_timeout
+    )
     engine = create_engine("target", settings, SUFFIX)
     assert isinstance(engine, TorchEngine)
     return engine
@@ -113,6 +119,29 @@ async def test_a_text_that_will_not_go_on_makes_room_for_others(engine: TorchEng
     assert await num_cached("d") == 0
     assert await num_cached("a") >= 149
     assert await num_cached("c") < 149
+
+
+async def test_a_request_sends_as_much_behind_a_long_text_as_behind_a_short_one(
+    engine: TorchEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    send, sizes = WorkerProcess.send, [0]
+
+    def counted(self: WorkerProcess, message: ToWorker) -> None:
+        sizes[-1] += len(pickle.dumps(message))
+        send(self, message)
+
+    monkeypatch.setattr(WorkerProcess, "send", counted)
+    steps = []
+    for length in (30, 200):
+        prefix = Prefix((prompt(0) * 8)[:length])
+        for _ in range(3):
+            sizes.append(0)
+            score = await engine.score(prefix, (1, 2))
+            result = await engine.submit(EngineRequest(prefix, 4, stream=False)).result()
+            prefix = prefix.extend(result.tokens)
+            assert len(score.logprobs) == 2
+        steps.append(sizes[-1])
+    assert abs(steps[0] - steps[1]) < 64
 
 
 async def test_scores_and_counts(engine: TorchEngine) -> None:

@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reason_spec.engines.generation import EngineRequest, GenerationResult, Score
+from reason_spec.engines.generation import EngineRequest, GenerationResult
 from reason_spec.engines.torch.kv import PrefixTrie
 from reason_spec.engines.torch.scheduler import Scheduler
 from reason_spec.engines.torch.texts import SharedArray
-from reason_spec.engines.worker.messages import ToWorker
-from reason_spec.engines.worker.process import WorkerProcess
 from reason_spec.types import Prefix
-from tests.engines.test_torch_engine import make_engine
 from tests.engines.tiny_models import Served, drain, prompt, write
 
 STEP = 4
@@ -102,37 +98,6 @@ def test_what_is_behind_a_refused_text_is_refused_too(qwen: Served) -> None:
         assert "token 99999" in str(result.error)
     scheduler.score(3, Prefix((1, 2)).extend((3,)), (99_999,))
     assert "token 99999" in str(drain(scheduler)[3])
-
-
-@pytest.mark.asyncio
-async def test_a_request_sends_as_much_behind_a_long_text_as_behind_a_short_one(
-    model_folder: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    import pickle
-
-    engine = make_engine(model_folder("qwen3"))
-    await engine.start()
-    send, sizes = WorkerProcess.send, [0]
-
-    def counted(self: WorkerProcess, message: ToWorker) -> None:
-        sizes[-1] += len(pickle.dumps(message))
-        send(self, message)
-
-    monkeypatch.setattr(WorkerProcess, "send", counted)
-    steps = []
-    try:
-        for length in (30, 200):
-            prefix = Prefix(text_of(length))
-            for _ in range(3):
-                sizes.append(0)
-                score: Score = await engine.score(prefix, (1, 2))
-                result = await engine.submit(EngineRequest(prefix, STEP, stream=False)).result()
-                prefix = prefix.extend(result.tokens)
-                assert len(score.logprobs) == 2
-            steps.append(sizes[-1])
-    finally:
-        await engine.close()
-    assert abs(steps[0] - steps[1]) < 64
 
 
 @given(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9), st.lists(st.integers(0, 2), max_size=5))))

@@ -58,7 +58,7 @@ def thinker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[InProcess]:
 @pytest.fixture(scope="session")
 def pair() -> Iterator[InProcess]:
     """The demonstration pair."""
-    with InProcess(sampling__max_tokens=64, strategy__planner=False) as opened:
+    with InProcess(sampling__max_tokens=64, strategy__planner=False, load_control__use="off") as opened:
         yield opened
 
 

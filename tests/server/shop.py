@@ -39,8 +39,8 @@ def keys_and_server(
     (folder / "calls.json").write_text(shop_model.to_json())
     script = {
         "answers": {"Nora 70": call_text(ORDERS[0]), "Half 71": call_text(r"\ud83d")},
-        "otherwise": "All sent.",
-        "seconds_per_pass": 0.05,
+        "otherwise": "Sent.",
+        "seconds_per_pass": 0.03,
     }
     (folder / "says.json").write_text(json.dumps(script))
     keys = {

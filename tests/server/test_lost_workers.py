@@ -208,12 +208,13 @@ def test_requests_in_the_queue_wait_for_a_lost_target(tmp_path: Path, texts: lis
     ],
 )
 def test_a_lost_draft_leaves_the_target_alone_and_is_used_again(
-    tmp_path: Path, texts: list[str], strategy: str, how: signal.Signals
+    tmp_path: Path, strategy: str, how: signal.Signals
 ) -> None:
     options = ["--verifier", "exact"] if strategy == "lookahead" else []
     with serving_pair(tmp_path, *options, strategy=strategy) as server:
         draft = Workers(server).draft
         with ThreadPoolExecutor(len(QUESTIONS)) as pool:
+            texts = [reply.result().text for reply in asking(pool, server, stream=False)]
             replies = asking(pool, server)
             until(lambda: is_writing(server))
             draft.send_signal(how)

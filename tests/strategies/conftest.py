@@ -13,6 +13,7 @@ from reason_spec.sync import SyncAccelerator
 @pytest.fixture(scope="module")
 def accelerator() -> Iterator[SyncAccelerator]:
     with SyncAccelerator.from_settings(
-        load_settings(flags={"verifier.name": "exact"}), strategies=("autoregressive", "lookahead")
+        load_settings(flags={"verifier.name": "exact", "load_control.use": "off"}),
+        strategies=("autoregressive", "lookahead"),
     ) as running:
         yield running

@@ -25,7 +25,8 @@ QUESTION = "Ana has 12 apples and buys 4 more. How many does she have?"
 @pytest.fixture(scope="module")
 def accelerator() -> Iterator[SyncAccelerator]:
     with SyncAccelerator.from_settings(
-        load_settings(), strategies=("autoregressive", "speculative")
+        load_settings(flags={"strategy.planner": False, "load_control.use": "off"}),
+        strategies=("autoregressive", "speculative"),
     ) as running:
         yield running
 

@@ -13,7 +13,7 @@ from reason_spec.sync import SyncAccelerator
 from tests.strategies.embedded import ANSWERS, QUESTIONS, answer, last_number, running_requests, tokens_of
 
 
-@pytest.mark.parametrize("question", QUESTIONS[:6])
+@pytest.mark.parametrize("question", QUESTIONS[:4])
 def test_where_only_greedy_steps_are_likely_enough_the_answer_is_the_targets(
     accelerator: SyncAccelerator, question: str
 ) -> None:

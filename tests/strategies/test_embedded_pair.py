@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from itertools import islice, takewhile
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -17,7 +18,7 @@ from reason_spec.types import Plan
 from tests.strategies.embedded import QUESTIONS, answer, last_number, running_requests, tokens_of
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     question=st.sampled_from(QUESTIONS),
     depth=st.integers(1, 6),
@@ -71,12 +72,12 @@ def test_every_plan_writes_the_targets_answer(accelerator: SyncAccelerator) -> N
     """Plain decoding, drafts of tokens alone, and steps ahead, whichever the planner chooses."""
     planner = accelerator.accelerator.planner
     assert planner is not None
-    alone = answer(accelerator, QUESTIONS[0], "autoregressive", sampling__max_tokens=120)
+    alone = answer(accelerator, QUESTIONS[0], "autoregressive", sampling__max_tokens=80)
     for plan in (Plan(0, 0), Plan(0, 8), Plan(2, 4), Plan(3, 0)):
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(planner, "plan", lambda *_, plan=plan: plan)
             planned = answer(
-                accelerator, QUESTIONS[0], "lookahead", sampling__max_tokens=120, strategy__planner=True
+                accelerator, QUESTIONS[0], "lookahead", sampling__max_tokens=80, strategy__planner=True
             )
         assert tokens_of(planned) == tokens_of(alone)
         usage = planned.recorder.target_usage
@@ -87,7 +88,7 @@ def test_every_plan_writes_the_targets_answer(accelerator: SyncAccelerator) -> N
 
 
 def test_the_token_level_alone_changes_nothing(accelerator: SyncAccelerator) -> None:
-    for question in QUESTIONS[:4]:
+    for question in QUESTIONS[:2]:
         alone = answer(accelerator, question, "autoregressive", sampling__max_tokens=80)
         for strategy in ("prompt_lookup", "speculative"):
             drafted = answer(accelerator, question, strategy, sampling__max_tokens=80)
@@ -96,10 +97,11 @@ def test_the_token_level_alone_changes_nothing(accelerator: SyncAccelerator) -> 
 
 
 def test_without_hints_the_target_guesses_from_the_text(accelerator: SyncAccelerator) -> None:
-    solution = answer(accelerator, QUESTIONS[0], "lookahead", strategy__use_hint=False)
+    unhinted: dict[str, Any] = {"strategy__use_hint": False, "sampling__max_tokens": 80}
+    solution = answer(accelerator, QUESTIONS[0], "lookahead", **unhinted)
     assert solution.recorder.target_usage.num_drafted_tokens > 0
     silent = answer(
-        accelerator, QUESTIONS[0], "lookahead", strategy__use_hint=False, strategy__token_drafter="none"
+        accelerator, QUESTIONS[0], "lookahead", strategy__token_drafter="none", **unhinted
     )
     assert silent.recorder.target_usage.num_drafted_tokens == 0
 
@@ -121,18 +123,18 @@ def test_the_first_step_can_be_the_drafts(accelerator: SyncAccelerator) -> None:
     assert any(solution.steps[0].origin == "draft" for solution in solutions)
 
 
-def test_the_semantic_verifier_never_accepts_another_result_than_the_targets() -> None:
-    flags = {"verifier.name": "semantic", "sampling.max_tokens": 700, "strategy.planner": False}
-    semantic = load_settings(flags=flags)
+def test_the_semantic_verifier_never_accepts_another_result_than_the_targets(
+    accelerator: SyncAccelerator,
+) -> None:
     num_accepted = 0
-    with SyncAccelerator.from_settings(semantic) as running:
-        for question in QUESTIONS[:6]:
-            events = running.answer(question).recorder.events
-            written = {e.branch: e.text for e in events if e.kind == "written" and e.lane == "target"}
-            for event in events:
-                if event.kind == "verified" and event.verdict is not None and event.verdict.accepted:
-                    num_accepted += 1
-                    assert last_number(event.text) == last_number(written[event.branch])
+    for question in QUESTIONS[:6]:
+        flags: dict[str, Any] = {"verifier__name": "semantic", "sampling__max_tokens": 700}
+        events = answer(accelerator, question, "lookahead", **flags).recorder.events
+        written = {e.branch: e.text for e in events if e.kind == "written" and e.lane == "target"}
+        for event in events:
+            if event.kind == "verified" and event.verdict is not None and event.verdict.accepted:
+                num_accepted += 1
+                assert last_number(event.text) == last_number(written[event.branch])
     assert num_accepted > 0
 
 
@@ -160,7 +162,7 @@ def test_many_solutions_at_once_are_each_the_same_as_alone(accelerator: SyncAcce
 LIMITED = ("autoregressive", "prompt_lookup", "speculative", "lookahead", "specreason", "scot")
 
 
-@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=10, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     question=st.sampled_from(QUESTIONS),
     strategy=st.sampled_from(LIMITED),
