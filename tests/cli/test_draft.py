@@ -133,7 +133,7 @@ def test_a_training_that_must_fail_is_refused_before_the_target_answers(
 
 
 def test_a_phased_training_says_what_it_turns_to(arguments: list[str], tmp_path: Path) -> None:
-    found = CliRunner().invoke(app, [*arguments, "--objective", "phased", "--hours", "0.001"])
+    found = CliRunner().invoke(app, [*arguments, "--objective", "phased", "--hours", "0.0006"])
     assert found.exit_code == 0, found.output
     assert "Now on-policy" in found.output
     lines = (tmp_path / "draft" / "curve.jsonl").read_text().splitlines()

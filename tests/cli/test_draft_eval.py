@@ -9,8 +9,12 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from reason_spec.cli import draft_eval_screens
+from reason_spec.cli.draft_eval_screens import show_report
 from reason_spec.cli.main import app
+from reason_spec.cli.screen import Screen
 from reason_spec.engines.pruned import CONFIG
+from reason_spec.lab.drafts.evaluation import DraftReport
 from tests.engines.tiny_models import save_model
 
 
@@ -88,11 +92,20 @@ def test_a_trained_draft_is_measured_on_the_target_that_it_names(
     assert results.read_text() == before
 
 
-def test_a_head_is_measured_without_steps(questions: Path, tmp_path: Path) -> None:
+def test_a_head_is_measured_without_steps(
+    questions: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    reports: list[DraftReport] = []
+
+    def keep(report: DraftReport, screen: Screen) -> None:
+        reports.append(report)
+        show_report(report, screen)
+
+    monkeypatch.setattr(draft_eval_screens, "show_report", keep)
     target, head = save_model("llama", tmp_path / "target"), tmp_path / "head"
     trained = CliRunner().invoke(app, [
         "draft", "train", str(questions), "--target", str(target), "--max-tokens", "12", "--prompt", "plain",
-        "--output", str(head), "--hours", "0.001", "--kind", "head", "--vocabulary", "100",
+        "--output", str(head), "--hours", "0.0005", "--kind", "head", "--vocabulary", "100",
     ])  # fmt: skip
     assert trained.exit_code == 0, trained.output
     result = evaluate(head, questions, "--json", "--output", "measured")
@@ -106,7 +119,8 @@ def test_a_head_is_measured_without_steps(questions: Path, tmp_path: Path) -> No
     assert found["c"] > 0
     (speed,) = found["speedups"]
     assert (speed["strategy"], speed["num_identical"]) == ("self_speculative", 3)
-    shown = evaluate(head, questions, "--output", "measured").stdout
+    show_report(reports[0], Screen())
+    shown = capsys.readouterr().out
     assert "Draft tokens" in shown
     assert "Draft steps" not in shown
 

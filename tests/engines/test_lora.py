@@ -108,17 +108,15 @@ def test_a_merged_model_is_written_once_and_anew_for_other_weights(base: Path, t
     assert resolve_model("target", str(tmp_path / "adapter")) != first
 
 
-@pytest.mark.parametrize("name", ["generation_config.json", "tokenizer_config.json", "chat_template.jinja"])
-def test_a_merged_model_takes_over_what_changes_in_its_base_model(
-    base: Path, tmp_path: Path, name: str
-) -> None:
+def test_a_merged_model_takes_over_what_changes_in_its_base_model(base: Path, tmp_path: Path) -> None:
     save_adapter(base, tmp_path / "adapter")
     resolve_model("target", str(tmp_path / "adapter"))
-    path = base / name
-    changed = (path.read_text() if path.exists() else "{}") + "\n"
-    path.write_text(changed)
-    folder = Path(resolve_model("target", str(tmp_path / "adapter")))
-    assert (folder / name).read_text() == changed
+    for name in ("generation_config.json", "tokenizer_config.json", "chat_template.jinja"):
+        path = base / name
+        changed = (path.read_text() if path.exists() else "{}") + "\n"
+        path.write_text(changed)
+        folder = Path(resolve_model("target", str(tmp_path / "adapter")))
+        assert (folder / name).read_text() == changed
 
 
 @pytest.mark.parametrize(

@@ -33,7 +33,7 @@ def test_the_target_writes_next_to_nothing_where_drafted_steps_are_likely(
     accelerator: SyncAccelerator,
 ) -> None:
     num_tokens = num_written = num_passes = 0
-    for question in QUESTIONS[:6]:
+    for question in QUESTIONS[:3]:
         written = answer(accelerator, question, "hybrid", verifier__name="likelihood+semantic")
         num_tokens += len(tokens_of(written))
         num_written += written.recorder.target_usage.num_generated_tokens
@@ -178,7 +178,7 @@ def test_steps_with_a_cue_are_the_targets_and_no_others(
     """The pair seldom turns back; the words of its written arithmetic stand for cues here."""
     cues = {"verification": ["carry", "borrow"], "window": 64}
     num_tokens = num_written = 0
-    for question in QUESTIONS[:6]:
+    for question in QUESTIONS[:3]:
         flags: dict[str, Any] = {"strategy__cues": cues, "sampling__max_tokens": 700, **sampled(temperature)}
         solution = answer(accelerator, question, "speculative_thinking", **flags)
         drafted = [step.text for step in solution.steps if step.origin == "draft"]

@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+from transformers import AttentionInterface
 
 from reason_spec.engines.torch.layout import Block, IntArray, PassLayout
 from reason_spec.errors import EngineError
@@ -303,8 +304,6 @@ def slot_attention(
 
 
 def register_attention() -> None:
-    from transformers import AttentionInterface
-
     AttentionInterface.register(ATTENTION_NAME, slot_attention)
 
 
