@@ -16,6 +16,8 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
+# What is imported and collected stays: to look for garbage in it takes long, and is never worth it.
+gc.disable()
 # Before torch is imported: OpenMP reads its variables once.
 for _name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
     os.environ.setdefault(_name, "1")
@@ -43,6 +45,12 @@ _BEGIN_BEFORE = float(os.environ.get("TESTS_BEGIN_BEFORE", "inf"))
 def pytest_runtest_setup(item: pytest.Item) -> None:
     if time.time() > _BEGIN_BEFORE:
         pytest.skip("left out: it would begin after TESTS_BEGIN_BEFORE")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtestloop() -> None:
+    gc.freeze()
+    gc.enable()
 
 
 _exit_status = 0

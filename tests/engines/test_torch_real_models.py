@@ -47,8 +47,8 @@ def prompt(name: str, num_repeats: int = 1) -> tuple[int, ...]:
     return tokenizer.encode_chat([{"role": "user", "content": " ".join([QUESTION] * num_repeats)}])
 
 
-def request(tokens: tuple[int, ...], **options: Any) -> EngineRequest:
-    return EngineRequest(Prefix(tokens), NUM_TOKENS, **options)
+def request(tokens: tuple[int, ...], num_tokens: int = NUM_TOKENS, **options: Any) -> EngineRequest:
+    return EngineRequest(Prefix(tokens), num_tokens, **options)
 
 
 @cache
@@ -102,21 +102,22 @@ def test_in_float32_drafts_change_no_sample(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "dtype", "num_prompt_tokens"),
+    ("name", "dtype", "num_prompt_tokens", "num_tokens"),
     [
-        (SMOLLM2, "bfloat16", 100),
-        # Processors without instructions for it take seconds for a long prompt.
-        (SMOLLM2, "float16", 8),
-        pytest.param(GEMMA3, "bfloat16", 100, marks=pytest.mark.slow),
+        (SMOLLM2, "bfloat16", 100, NUM_TOKENS),
+        # Processors without instructions for it take a second or more for a pass.
+        (SMOLLM2, "float16", 8, 8),
+        pytest.param(GEMMA3, "bfloat16", 100, NUM_TOKENS, marks=pytest.mark.slow),
     ],
 )
 def test_off_float32_drafts_change_a_token_at_near_ties_alone(
-    name: str, dtype: DTypeName, num_prompt_tokens: int
+    name: str, dtype: DTypeName, num_prompt_tokens: int, num_tokens: int
 ) -> None:
     asked = prompt(name)[-num_prompt_tokens:]
-    alone = write(scheduler(name, dtype), request(asked)).tokens
+    alone = write(scheduler(name, dtype), request(asked, num_tokens)).tokens
     for hint in (alone, spoiled(alone, 5), spoiled(alone, 20)):
-        drafted = write(scheduler(name, dtype), request(asked, hint=hint, num_draft_tokens=7)).tokens
+        hinted = request(asked, num_tokens, hint=hint, num_draft_tokens=7)
+        drafted = write(scheduler(name, dtype), hinted).tokens
         pairs = zip(alone, drafted, strict=False)
         place = next((place for place, (one, other) in enumerate(pairs) if one != other), None)
         if place is not None:
