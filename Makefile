@@ -26,7 +26,7 @@ TORCH         ?= auto
 PYTHONS       ?= python3 python3.13 python3.12 python3.11 python3.14 python
 PYTEST_ARGS   ?=
 # Two test files at a time: each test keeps one or two cores busy. TEST_JOBS= runs one after another.
-TEST_JOBS     ?= --numprocesses 2 --dist loadfile
+TEST_JOBS     ?= --numprocesses 2 --dist loadfile --no-loadscope-reorder
 OLDEST_TESTS  ?= $(wildcard tests/engines tests/pair)
 # Both solve samples: problems that people wrote, and generated ones.
 REAL          ?= solve --sample --limit 12 --target models:smollm2-gsm8k $(REAL_COMPARE) --max-tokens 256 --output runs/real --fresh

@@ -53,9 +53,7 @@ async def own_engine(model_folder: Callable[[str], Path]) -> AsyncIterator[Torch
 
 
 def make_engine(folder: Path, hang_timeout: float = 30) -> TorchEngine:
-    settings = EngineSettings(
-        model=str(folder), cache_tokens=512, dtype="float32", hang_timeout=hang_timeout
-    )
+    settings = EngineSettings(model=str(folder), cache_tokens=512, dtype="float32", hang_timeout=hang_timeout)
     engine = create_engine("target", settings, SUFFIX)
     assert isinstance(engine, TorchEngine)
     return engine

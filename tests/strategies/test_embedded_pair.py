@@ -100,9 +100,7 @@ def test_without_hints_the_target_guesses_from_the_text(accelerator: SyncAcceler
     unhinted: dict[str, Any] = {"strategy__use_hint": False, "sampling__max_tokens": 80}
     solution = answer(accelerator, QUESTIONS[0], "lookahead", **unhinted)
     assert solution.recorder.target_usage.num_drafted_tokens > 0
-    silent = answer(
-        accelerator, QUESTIONS[0], "lookahead", strategy__token_drafter="none", **unhinted
-    )
+    silent = answer(accelerator, QUESTIONS[0], "lookahead", strategy__token_drafter="none", **unhinted)
     assert silent.recorder.target_usage.num_drafted_tokens == 0
 
 

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from reason_spec.accelerator import Accelerator
+from reason_spec.engines.remote import servers
 from reason_spec.errors import EngineError, SettingsError
 from reason_spec.evaluation.prompts import ask_for
 from reason_spec.settings import VerifierSettings, load_settings
@@ -21,6 +22,11 @@ from reason_spec.verifiers.base import VerificationContext, Verifier, create_ver
 from tests.verifiers.reward_server import Fault, RewardServer, rewarding
 
 pytestmark = pytest.mark.timeout(60)
+
+
+@pytest.fixture(autouse=True)
+def _short_rests(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(servers, "_FIRST_DELAY_SECONDS", 0.01)
 
 
 def rate(text: str) -> float:
@@ -55,7 +61,7 @@ async def test_steps_are_rated_at_once_with_all_that_stands_before_them(
     with rewarding(rate, num_outputs=num_outputs) as server:
         verifier = made(server, reward_step_token=token, deadline=30.0)
         await verifier.start()
-        server.seconds = 0.4
+        server.seconds = 0.2
         started = time.perf_counter()
         told = await ask(verifier, *["a good step\n\n", "a bad step\n\n"] * 6)
         seconds = time.perf_counter() - started

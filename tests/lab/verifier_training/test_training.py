@@ -42,7 +42,7 @@ def solutions(a: int, b: int) -> dict[str, str]:
 
 @pytest.fixture(scope="module")
 def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Solutions of two writers to 40 problems."""
+    """Solutions of two writers to 24 problems."""
     path = tmp_path_factory.mktemp("solutions") / "solutions.jsonl"
     lines = [
         {
@@ -50,7 +50,7 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
             "question": f"Boxes of {n + 5} pens. How many are left?",
             "solutions": solutions(n + 3, n + 5),
         }
-        for n in range(40)
+        for n in range(24)
     ]
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
     return path
