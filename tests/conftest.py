@@ -62,7 +62,7 @@ def pytest_sessionfinish(exitstatus: int) -> None:
 
 
 def pytest_unconfigure() -> None:
-    """End the process a minute after its tests, whatever thread of a framework does not end, and say which."""
+    """End the process a minute after its tests, whatever thread of a framework hangs, and say which."""
 
     def end() -> None:
         faulthandler.dump_traceback(sys.__stderr__)

@@ -133,7 +133,7 @@ def _read(connection: Connection, inbox: queue.SimpleQueue[ToWorker]) -> NoRetur
 def _import_loader(host: str) -> Loader:
     """Import a host and return its ``load``.
 
-    Its thousands of modules stay, and to look for garbage among them takes a fifth of the time, then and later.
+    Its thousands of modules stay: to look for garbage among them takes a fifth of the time of a start.
     """
     gc.disable()
     try:
