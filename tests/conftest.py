@@ -7,12 +7,12 @@ import gc
 import os
 import signal
 import socket
-import sys
 import threading
 import time
 from collections.abc import Iterator
 from typing import Any
 
+import platformdirs
 import pytest
 from hypothesis import HealthCheck, settings
 
@@ -23,6 +23,8 @@ for _name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
     os.environ.setdefault(_name, "1")
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
 os.environ["HF_HUB_OFFLINE"] = "1"
+# With a cache folder of its own a test would have each worker compile the kernels of the suffix cache anew.
+os.environ.setdefault("NUMBA_CACHE_DIR", str(platformdirs.user_cache_path("reason-spec") / "numba"))
 for _name in [name for name in os.environ if name.startswith("REASON_SPEC_")]:
     del os.environ[_name]
 # Rich takes such a terminal for eighty columns wide, whatever a test says.
@@ -62,10 +64,10 @@ def pytest_sessionfinish(exitstatus: int) -> None:
 
 
 def pytest_unconfigure() -> None:
-    """End the process a minute after its tests, whatever thread of a framework hangs, and say which."""
+    """End the process a minute after its tests, whatever thread of a framework does not end, and show it."""
 
     def end() -> None:
-        faulthandler.dump_traceback(sys.__stderr__)
+        faulthandler.dump_traceback(2)
         os._exit(_exit_status)
 
     timer = threading.Timer(60, end)
