@@ -14,7 +14,7 @@ logger = logging.getLogger("vllm.reason_spec")
 
 
 def register() -> None:
-    """Repair sampling with drafts in vLLM's CPU build; offer our speculator if the newer runner is forced.
+    """Repair sampling in vLLM's CPU build; offer our speculator if the newer runner is forced.
 
     Does nothing otherwise, and never raises.
     """
@@ -22,9 +22,9 @@ def register() -> None:
         from vllm.platforms import current_platform
 
         if current_platform.is_cpu():
-            from reason_spec.engines.vllm.repairs import repair_sampling_with_drafts
+            from reason_spec.engines.vllm.repairs import repair_sampling
 
-            repair_sampling_with_drafts()
+            repair_sampling()
     except Exception as error:
         logger.warning("reason-spec repairs nothing in vLLM: %s: %s", type(error).__name__, error)
     try:

@@ -98,6 +98,24 @@ class TestVllmKeepsTheContract(WorkerEngineContract):
     pass
 
 
+async def test_a_seeded_prompt_that_is_read_in_parts_has_the_samples_of_one_read_at_once(
+    model_folder: Callable[[str], Path],
+) -> None:
+    """The second time its prefix is cached, and the last part alone is read."""
+    engine = make_engine(model_folder("qwen3-wide"), {"max_num_batched_tokens": 32}, max_running=4)
+    await engine.start()
+    try:
+        sampling = Sampling(temperature=1.0, noise=NoiseKey(5))
+        prompt = Prefix(tuple(range(3, 203)))
+        first, second = [
+            (await engine.submit(EngineRequest(prompt, 12, sampling)).result()).tokens for _ in range(2)
+        ]
+    finally:
+        await engine.close()
+    assert first == second
+    assert len(first) == 12
+
+
 async def test_a_hint_saves_passes_and_changes_no_token(engine: VllmEngine, served: Served) -> None:
     expected = served.generate(PROMPT.to_tuple(), 40)
     wrong = (*expected[:12], (expected[12] + 1) % 260, *expected[13:])

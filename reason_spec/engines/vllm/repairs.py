@@ -1,6 +1,10 @@
-"""Repairs sampling with drafts in vLLM's CPU build.
+"""Repairs sampling in vLLM's CPU build.
 
-vLLM 0.32 expands the temperature, top-k and top-p of each request to its drafted tokens. On CPUs its kernel
+vLLM 0.32 samples a token for a prompt of which only a part is read so far, and takes its random numbers back
+by the offset of the request's generator, which generators of CPUs do not have: a request with a seed whose
+prompt is read in parts ends the engine.
+
+It also expands the temperature, top-k and top-p of each request to its drafted tokens. On CPUs its kernel
 writes into a copy if the tensor is not int64, so the result is uninitialized memory: samples above
 temperature 0 are drawn at an arbitrary temperature, and top-k or top-p end the engine with an index out of
 bounds. A pass with truncation and without drafts ends it too.
@@ -21,15 +25,62 @@ logger = logging.getLogger("vllm.reason_spec")
 """vLLM prints what is logged below its own name."""
 
 _SAMPLER = "vllm.v1.sample.rejection_sampler"
+_RUNNER = "vllm.v1.worker.gpu_model_runner"
 
 
 def repair_worker(_: Any) -> list[str]:
     """Repair the process of one of vLLM's workers."""
-    return repair_sampling_with_drafts()
+    return repair_sampling()
+
+
+def repair_sampling() -> list[str]:
+    """Replace the faulty functions in this process; return their names."""
+    return [*repair_seeds_of_partly_read_prompts(), *repair_sampling_with_drafts()]
+
+
+def repair_seeds_of_partly_read_prompts() -> list[str]:
+    """Have a model runner take random numbers back by the state of the generator; return what was replaced.
+
+    Versions of vLLM without these methods are left as they are.
+    """
+    try:
+        runner: Any = importlib.import_module(_RUNNER).GPUModelRunner
+        sample, keep_books = runner._sample, runner._bookkeeping_sync
+    except (ImportError, AttributeError):
+        logger.warning("vLLM has no %s as it was tested with; seeds are not checked", _RUNNER)
+        return []
+    if sample.__module__ == __name__:
+        return []
+
+    def sample_and_take_back(self: Any, *args: Any, **kwargs: Any) -> Any:
+        generators = _generators_of_partly_read(self).values()
+        states = [generator.get_state() for generator in generators]
+        output = sample(self, *args, **kwargs)
+        for generator, state in zip(generators, states, strict=True):
+            generator.set_state(state)
+        return output
+
+    def keep_books_without_offsets(self: Any, *args: Any, **kwargs: Any) -> Any:
+        held, taken = self.input_batch.generators, _generators_of_partly_read(self)
+        for row in taken:
+            del held[row]
+        try:
+            return keep_books(self, *args, **kwargs)
+        finally:
+            held.update(taken)
+
+    runner._sample, runner._bookkeeping_sync = sample_and_take_back, keep_books_without_offsets
+    return ["_sample", "_bookkeeping_sync"]
+
+
+def _generators_of_partly_read(runner: Any) -> dict[int, torch.Generator]:
+    """Return the generators of a pass's rows whose prompt is not read to its end, by row."""
+    discarded = runner.discard_request_mask.np
+    return {row: held for row, held in runner.input_batch.generators.items() if discarded[row]}
 
 
 def repair_sampling_with_drafts() -> list[str]:
-    """Replace the faulty functions in this process; return their names.
+    """Replace the functions that sample beside drafts; return their names.
 
     Versions of vLLM without these functions are left as they are. The kernel is tried when it is first
     needed: vLLM may fork this process, and threads of OpenMP do not survive that.
