@@ -77,6 +77,7 @@ measure real_vllm_t06 "$VLLM_PY" real --engine vllm $DRAFT $HEAD --problems 60 $
     --rows vllm:ngram vllm:draft_model vllm:eagle3 prompt_lookup
 measure real_vllm_model "$VLLM_PY" real --engine vllm $DRAFT --problems 60 $GSM8K --temperatures 0 0.6 --rows model both:exact hybrid
 UNDER="taskset -c 0"
+measure real_nodraft_t0 "$PY" real --problems 60 $GSM8K --temperatures 0 --rows prompt_lookup token_recycling
 measure real_head_t0 "$PY" real $DRAFT $HEAD --problems 60 $GSM8K --temperatures 0 \
     --rows model model:recycling head head:recycling both:semantic
 UNDER=""

@@ -277,7 +277,17 @@ TABLES: Final[dict[str, Table]] = {
     "real_t0": Table("speed", [Part("real_t0")], plain(*REAL, CORES, order=baseline_first)),
     "real_t06": Table("speed", [Part("real_t06")], plain(*REAL, CORES, order=baseline_first)),
     "real_planned": Table("speed", [Part("real_planned")], plain(*REAL, CORES)),
-    "real_one_core": Table("speed", [Part("real_head_t0")], plain(*REAL[:6], REAL[7], order=baseline_first)),
+    "real_one_core": Table(
+        "speed",
+        [
+            Part("real_nodraft_t0", ("autoregressive", "token_recycling", "prompt_lookup")),
+            Part(
+                "real_head_t0",
+                ("autoregressive", "head", "head:recycling", "model:recycling", "both:semantic", "model"),
+            ),
+        ],
+        plain(*REAL[:6], REAL[7]),
+    ),
     "real_vllm": Table(
         "vllm",
         [
