@@ -82,6 +82,15 @@ def draft_train(
         int,
         typer.Option(min=0, help="Tokens that the draft predicts, the most frequent ones; 0: all."),
     ] = 8192,
+    start_from: Annotated[
+        str | None,
+        typer.Option(
+            metavar="DRAFT",
+            help="A trained draft of the same kind and target, a folder or models:smollm2-gsm8k-draft. The "
+            "training begins with its weights, and keeps its layers and predicted tokens.",
+            show_default=False,
+        ),
+    ] = None,
     objective: Annotated[
         ScheduleName,
         typer.Option(
@@ -127,6 +136,7 @@ def draft_train(
         fresh,
         resume,
         tuple(sorted(each.sampling.temperature for each in at_each)),
+        start_from,
     )
     draft_screens.check_options(settings, options, output)
     files = [*(sources or ()), *map(str, prompts or ())]

@@ -36,7 +36,8 @@ class TrainOptions:
     """Options of ``draft train``.
 
     ``layers`` is a number of layers or the layers themselves. The target answers every problem at each of
-    ``temperatures``, which ascend.
+    ``temperatures``, which ascend. ``start_from`` names a trained draft, whose layers and predicted tokens
+    count in place of ``layers`` and ``vocabulary``.
     """
 
     kind: Literal["model", "head"]
@@ -51,6 +52,7 @@ class TrainOptions:
     fresh: bool
     resume: bool = False
     temperatures: tuple[float, ...] = (0.0,)
+    start_from: str | None = None
 
 
 def parse_layers(text: str) -> int | tuple[int, ...]:
@@ -147,16 +149,20 @@ def check_training(target: EngineSettings, options: TrainOptions) -> None:
     """Check the device and the layers, with the target's configuration and the names of its weights alone.
 
     Raises:
+        DataError: the draft to start from is none, or of another target.
         EngineError: the device cannot be used, or the target's files cannot be read.
         SettingsError: the target has not so many layers.
         UnsupportedModelError: no draft of this kind can be made of the target.
     """
     from reason_spec.engines.torch.sublayers import layers_of
+    from reason_spec.lab.drafts.starting import starting_draft
     from reason_spec.lab.drafts.student import check_layers, check_weights
 
     if options.device != "auto":
         pick_device(options.device)
     name, base = target.model, resolve_model("target", target.model)
+    if options.start_from is not None:
+        starting_draft(options.start_from, options.kind, _lasting_name(name))
     config = read_config(target.model_copy(update={"model": base}))
     layers = _chosen_layers(options, config.get_text_config().num_hidden_layers)
     try:
@@ -267,6 +273,7 @@ def _training(
     import torch
 
     from reason_spec.lab.drafts.head_student import HeadStudent
+    from reason_spec.lab.drafts.starting import starting_draft
     from reason_spec.lab.drafts.student import Student
     from reason_spec.lab.drafts.texts import target_tokenizer
     from reason_spec.lab.drafts.training import DraftTraining, TrainedDraft
@@ -275,13 +282,16 @@ def _training(
     target, base = settings.target, resolve_model("target", settings.target.model)
     config = read_config(target.model_copy(update={"model": base})).get_text_config()
     tokenizer = target_tokenizer(settings)
-    vocabulary = _vocabulary(trained, tokenizer.special_ids, int(config.vocab_size), options, output)
+    name = _lasting_name(target.model)
+    start = starting_draft(options.start_from, options.kind, name) if options.start_from is not None else None
+    if start is None:
+        layers = _chosen_layers(options, int(config.num_hidden_layers)) if options.kind == "model" else ()
+        vocabulary = _vocabulary(trained, tokenizer.special_ids, int(config.vocab_size), options, output)
+    else:
+        layers, vocabulary = start.layers, start.vocabulary
     if options.threads is not None:
         torch.set_num_threads(options.threads)
     device = pick_device(options.device)
-    named = Path(target.model).expanduser()
-    # A relative path would depend on where the draft is used.
-    name = str(named.resolve()) if target.model != "embedded" and named.exists() else target.model
     student: TrainedDraft
     if options.kind == "head":
         student = HeadStudent(
@@ -297,7 +307,7 @@ def _training(
         student = Student(
             base,
             name,
-            _chosen_layers(options, int(config.num_hidden_layers)),
+            layers,
             vocabulary,
             device,
             keep_target=options.objective != "cross-entropy",
@@ -312,7 +322,16 @@ def _training(
     )
     if options.fresh:
         discard_training(output)
+    if start is not None:
+        # A checkpoint in the folder of the draft replaces these weights.
+        student.load(start.folder)
     return DraftTraining(student, output, options.seconds, options.objective, writing)
+
+
+def _lasting_name(target: str) -> str:
+    """Return how a draft names its target: a relative path would depend on where the draft is used."""
+    named = Path(target).expanduser()
+    return str(named.resolve()) if target != "embedded" and named.exists() else target
 
 
 def _chosen_layers(options: TrainOptions, num_layers: int) -> tuple[int, ...]:
@@ -333,7 +352,7 @@ def _chosen_layers(options: TrainOptions, num_layers: int) -> tuple[int, ...]:
 
 def _vocabulary(
     trained: Sequence[TrainingText], always: Iterable[int], limit: int, options: TrainOptions, output: Path
-) -> list[int] | None:
+) -> Sequence[int] | None:
     """Return the ids of the tokens that a draft predicts; None for all.
 
     A training that continues keeps its own, whatever answers there are now.

@@ -6,10 +6,11 @@ import json
 import os
 from dataclasses import replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal, NamedTuple
 
 import pytest
 import torch
+from safetensors.torch import load_file
 from typer.testing import CliRunner
 
 from reason_spec.accelerator.answer_store import AnswerStore, StoredAnswer
@@ -38,6 +39,19 @@ def arguments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
         "draft", "train", str(questions), "--target", str(target), "--max-tokens", "12", "--prompt", "plain",
         "--output", str(tmp_path / "draft"), "--hours", "0.0003", "--layers", "1", "--vocabulary", "100",
     ]  # fmt: skip
+
+
+class KeptDraft(NamedTuple):
+    config: dict[str, Any]
+    weights: dict[str, torch.Tensor]
+
+
+def kept_draft(kind: Literal["model", "head"], folder: Path) -> KeptDraft:
+    if kind == "model":
+        names = "pruned_draft.json", "layers.safetensors"
+    else:
+        names = "config.json", "model.safetensors"
+    return KeptDraft(json.loads((folder / names[0]).read_text()), load_file(folder / names[1]))
 
 
 def test_a_draft_is_trained_continued_and_loaded(arguments: list[str], tmp_path: Path) -> None:
@@ -216,6 +230,42 @@ def test_a_head_is_trained_and_drafts_for_its_target(arguments: list[str], tmp_p
     drafted = CliRunner().invoke(app, [*common, "--draft", head])
     assert drafted.exit_code == 0, drafted.output
     assert json.loads(drafted.stdout)["response"] == json.loads(own.stdout)["response"]
+
+
+@pytest.mark.parametrize("kind", ["model", "head"])
+def test_a_training_begins_with_the_weights_layers_and_tokens_of_a_trained_draft(
+    kind: Literal["model", "head"], arguments: list[str], tmp_path: Path
+) -> None:
+    first, second = tmp_path / "draft", tmp_path / "second"
+    trained = CliRunner().invoke(app, [*arguments, "--kind", kind, "--vocabulary", "60"])
+    assert trained.exit_code == 0, trained.output
+    kept = kept_draft(kind, first)
+    # In its least time a training measures after one batch, at a rate of almost nothing.
+    short = [*arguments, "--kind", kind, "--output", str(second), "--hours", "1e-9", "--layers", "2"]
+    started = CliRunner().invoke(app, [*short, "--start-from", str(first)])
+    assert started.exit_code == 0, started.output
+    found = kept_draft(kind, second)
+    assert found.config == kept.config
+    for name, weight in kept.weights.items():
+        assert torch.allclose(found.weights[name].float(), weight.float(), atol=2e-3), name
+
+
+@pytest.mark.parametrize(
+    ("kind", "start", "expected"),
+    [
+        ("model", "target", "this is no draft model; give a folder of draft train"),
+        ("head", "target", "this is no head; give a folder of draft train --kind head"),
+        ("model", "models:smollm2-gsm8k-draft", "it drafts for models:smollm2-gsm8k, and --target is"),
+        ("head", "models:smollm2-gsm8k-head", "it drafts for models:smollm2-gsm8k, and --target is"),
+    ],
+)
+def test_a_draft_to_start_from_is_checked_before_the_target_answers(
+    kind: str, start: str, expected: str, arguments: list[str], tmp_path: Path
+) -> None:
+    named = start if ":" in start else str(tmp_path / start)
+    refused = CliRunner().invoke(app, [*arguments, "--kind", kind, "--start-from", named])
+    assert expected in " ".join(refused.output.split())
+    assert not (tmp_path / "draft" / "answers").exists()
 
 
 def test_resume_needs_something_to_continue(arguments: list[str], tmp_path: Path) -> None:

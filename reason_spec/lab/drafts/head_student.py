@@ -20,6 +20,7 @@ from reason_spec.engines.eagle_files import CONFIG, WEIGHTS, HeadConfig, middle_
 from reason_spec.engines.machine import mixed_precision
 from reason_spec.engines.torch.eagle_head import EagleHead
 from reason_spec.engines.torch.sublayers import layers_of
+from reason_spec.errors import DataError
 from reason_spec.lab.drafts.objectives import Loss
 from reason_spec.lab.drafts.schedule import Objective
 from reason_spec.lab.drafts.student import Agreement, load_target
@@ -158,9 +159,17 @@ class HeadStudent:
         """Take over the weights of a head that was saved with the same configuration.
 
         Raises:
+            DataError: the head is for a target of another shape.
             EngineError: a file is missing or damaged.
         """
-        self._head.load_state_dict(EagleHead.load(folder).state_dict())
+        saved = EagleHead.load(folder)
+        for field in set(HeadConfig.model_fields) - {"base", "temperatures"}:
+            theirs, own = getattr(saved.config, field), getattr(self.config, field)
+            if theirs != own:
+                raise DataError(
+                    f"{folder / CONFIG}: {field} is {theirs}, and a head of this target has {own}"
+                )
+        self._head.load_state_dict(saved.state_dict())
 
     description: Final = "a head"
     keeps_target: Final = False
