@@ -284,6 +284,7 @@ def _training(
     tokenizer = target_tokenizer(settings)
     name = _lasting_name(target.model)
     start = starting_draft(options.start_from, options.kind, name) if options.start_from is not None else None
+    vocabulary: Sequence[int] | None
     if start is None:
         layers = _chosen_layers(options, int(config.num_hidden_layers)) if options.kind == "model" else ()
         vocabulary = _vocabulary(trained, tokenizer.special_ids, int(config.vocab_size), options, output)
@@ -352,7 +353,7 @@ def _chosen_layers(options: TrainOptions, num_layers: int) -> tuple[int, ...]:
 
 def _vocabulary(
     trained: Sequence[TrainingText], always: Iterable[int], limit: int, options: TrainOptions, output: Path
-) -> Sequence[int] | None:
+) -> list[int] | None:
     """Return the ids of the tokens that a draft predicts; None for all.
 
     A training that continues keeps its own, whatever answers there are now.
