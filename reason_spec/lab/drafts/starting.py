@@ -13,7 +13,7 @@ from reason_spec.errors import DataError
 
 
 class StartingDraft(NamedTuple):
-    """``layers`` are those of the target that it began as, none of a head; no ``vocabulary`` is all tokens."""
+    """``layers`` are those of the target it began as, none of a head; no ``vocabulary`` is the whole one."""
 
     folder: Path
     layers: tuple[int, ...]
