@@ -35,6 +35,8 @@ MAX_FAILURES_IN_A_ROW = 3
 """A run ends after this many failed problems in a row: then the engine is at fault, not the problems."""
 
 _LONGEST_DELAY_SECONDS = 30.0
+_GROUPS_AHEAD = 2
+"""Finished groups that may wait for the caller, who grades and stores them: a kill loses no more."""
 
 
 class Revived(NamedTuple):
@@ -157,12 +159,14 @@ def _fatal_error(results: Sequence[Outcome | Failure], failed_problems: set[str]
 
 
 async def _ahead(batches: AsyncGenerator[Results]) -> AsyncGenerator[Results]:
-    """Yield what a generator yields; it goes on while the caller works on that."""
+    """Yield what a generator yields, which goes on while the caller works on that, up to `_GROUPS_AHEAD`."""
     queue: asyncio.Queue[Results | None] = asyncio.Queue()
+    places = asyncio.Semaphore(_GROUPS_AHEAD)
 
     async def take() -> None:
         async with aclosing(batches):
             async for batch in batches:
+                await places.acquire()
                 queue.put_nowait(batch)
 
     taking = asyncio.create_task(take())
@@ -170,6 +174,7 @@ async def _ahead(batches: AsyncGenerator[Results]) -> AsyncGenerator[Results]:
     try:
         while (batch := await queue.get()) is not None:
             yield batch
+            places.release()
         taking.result()
     finally:
         taking.cancel()

@@ -341,6 +341,17 @@ async def test_answers_go_on_while_the_caller_works_on_a_group() -> None:
         assert len([result async for result in running]) == 5
 
 
+async def test_answers_wait_for_a_caller_who_is_behind() -> None:
+    accelerator, target = watched()
+    async with accelerator:
+        running = run(accelerator, problems(6), ["autoregressive"], samples=3, concurrency=2)
+        await anext(running)
+        for _ in range(5000):
+            await asyncio.sleep(0)
+        assert 6 <= len(target.asked) <= 8
+        assert len([result async for result in running]) == 17
+
+
 async def test_caches_are_reset_once_for_all_answers_of_one_strategy() -> None:
     accelerator = noting()
     await outcomes_of(accelerator, strategies=["lookahead"], concurrency=2)
