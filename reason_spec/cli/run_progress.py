@@ -148,16 +148,22 @@ class _Lines:
         self._started = time.monotonic()
         self._last_shown = float("-inf")
         self._num_new = 0
+        self._seconds = 0.0
 
     def add(self, outcome: Outcome) -> None:
         board, now = self._board, time.monotonic()
         board.add(outcome)
         self._num_new += 1
+        self._seconds += outcome.seconds
         num_done, total = sum(map(board.num_done, board.totals)), sum(board.totals.values())
         if now - self._last_shown < _PLAIN_SECONDS and num_done < total:
             return
         self._last_shown = now
-        left = timedelta(seconds=round((now - self._started) / self._num_new * (total - num_done)))
+        seconds_each = (now - self._started) / self._num_new
+        if outcome.concurrency > 1:
+            # The first answer of a group is counted when the whole group has taken its time.
+            seconds_each = min(seconds_each, self._seconds / self._num_new)
+        left = timedelta(seconds=round(seconds_each * (total - num_done)))
         rows = (
             f"{board.name(key)} {board.num_done(key)}/{wanted}, {board.numbers(key)}"
             for key, wanted in board.totals.items()

@@ -79,8 +79,9 @@ class Batches:
     """The batches in which problems were answered, one for each problem where answers were not concurrent.
 
     The seconds of concurrent answers are shares of the time of their batch, so for seconds the batch is the
-    unit of the statistics, and not the problem. ``batch_of[i]`` numbers the batch of problem i, ``strata[j]``
-    the task of batch j.
+    unit of the statistics, and not the problem. Where one strategy ran alone, a batch is a group of answers
+    that ended one after another. ``batch_of[i]`` numbers the batch of problem i, ``strata[j]`` the task of
+    batch j.
     """
 
     batch_of: npt.NDArray[np.intp]

@@ -122,7 +122,8 @@ class Outcome:
     """A finished answer, graded if the problem has a reference answer.
 
     ``seconds`` is the wall time of the answer, or for ``concurrency`` answers at once that of their batch
-    divided by its size, without engine start, grading and clean-up. ``first_step_seconds`` is the time at
+    (of one strategy alone: of a group of answers that ended one after another) divided by its size, without
+    engine start, grading and clean-up. ``first_step_seconds`` is the time at
     which the first step became final. ``index`` is the index of the problem in the run, from 0. ``order`` is
     the position of this strategy in the shuffled order for this problem. ``session`` names the start of the
     command. ``correct`` is None without a reference answer, or if grading could not decide.

@@ -4,16 +4,28 @@ from __future__ import annotations
 
 import asyncio
 import random
+import time
 import uuid
-from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Iterator, Sequence
-from contextlib import nullcontext
+from collections import deque
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import aclosing, nullcontext
 from dataclasses import dataclass, replace
 from itertools import groupby, islice
 from typing import NamedTuple
 
-from reason_spec.accelerator import Accelerator, Generator
+from reason_spec.accelerator import Accelerator, Generator, Solution
 from reason_spec.errors import EngineError
-from reason_spec.evaluation.batch import AnswerListener, Failure, WorkItem, answer_batch, failed, work_items
+from reason_spec.evaluation.batch import (
+    Answerer,
+    AnswerGroup,
+    AnswerListener,
+    Failure,
+    Results,
+    WorkItem,
+    answer_together,
+    failed,
+    work_items,
+)
 from reason_spec.evaluation.outcome import Outcome, UnitKey
 from reason_spec.evaluation.voting import SampleVotes
 from reason_spec.tasks.grading import Grader
@@ -23,6 +35,8 @@ MAX_FAILURES_IN_A_ROW = 3
 """A run ends after this many failed problems in a row: then the engine is at fault, not the problems."""
 
 _LONGEST_DELAY_SECONDS = 30.0
+_GROUPS_AHEAD = 2
+"""Finished groups that may wait for the caller, who grades and stores them: a kill loses no more."""
 
 
 class Revived(NamedTuple):
@@ -76,6 +90,12 @@ async def run(
     engines drop cached prefixes and take the cores they have under it, so that no strategy
     profits from another one's work.
 
+    Of one strategy without ``votes`` there is nothing to compare: where an answer ends, the next begins, so
+    that ``concurrency`` answers of a task are always under way. Results are then yielded in groups of
+    ``concurrency``, as they finish, and in the order of the problems within a group; before another try of
+    failed answers, and at the end of a task, a group has another size. The seconds of each outcome are the
+    time since the previous group was complete, divided by the size of its group.
+
     Args:
         accelerator: started, with a draft where a strategy needs one.
         strategies: names; empty takes the one in the settings.
@@ -95,7 +115,6 @@ async def run(
     def is_needed(key: UnitKey) -> bool:
         return key not in done and not (votes is not None and votes.is_decided(key))
 
-    apart = len(names) > 1 or samples > 1
     runner = _Runner(
         accelerator,
         concurrency,
@@ -103,21 +122,22 @@ async def run(
         on_answer,
         retries or Retries(),
         votes,
-        apart=apart,
+        apart=len(names) > 1 or samples > 1,
     )
-    failed_problems: set[str] = set()
+    items = work_items(problems, samples)
+    if len(names) == 1 and votes is None and concurrency > 1:
+        (name,) = names
+        batches = _ahead(runner.flow([item for item in items if is_needed(item.key(name))], name))
+    else:
+        batches = runner.in_turn(_turns(items, names, concurrency, order_seed, is_needed))
     with Grader() if grader is None else nullcontext(grader) as active:
-        for turn in _turns(work_items(problems, samples), names, concurrency, order_seed, is_needed):
-            problem_of = {item.key(turn.strategy): item.problem for item in turn.items}
-            results = await runner.solve(turn)
-            for result in results:
-                if not isinstance(result, Failure):
-                    yield await graded(result, problem_of[result.key], active)
-                elif isinstance(result.error, EngineError):
-                    yield result
-            # Only now, so that the other answers of the turn are kept.
-            if (error := _fatal_error(results, failed_problems)) is not None:
-                raise error
+        async with aclosing(batches):
+            async for results in batches:
+                for result in results:
+                    if not isinstance(result, Failure):
+                        yield await graded(result, problems[result.index], active)
+                    elif isinstance(result.error, EngineError):
+                        yield result
 
 
 def _fatal_error(results: Sequence[Outcome | Failure], failed_problems: set[str]) -> Exception | None:
@@ -136,6 +156,29 @@ def _fatal_error(results: Sequence[Outcome | Failure], failed_problems: set[str]
             failed_problems.add(result.key.problem_id)
             error = result.error
     return error if len(failed_problems) >= MAX_FAILURES_IN_A_ROW else None
+
+
+async def _ahead(batches: AsyncGenerator[Results]) -> AsyncGenerator[Results]:
+    """Yield what a generator yields, which goes on while the caller works on that, up to `_GROUPS_AHEAD`."""
+    queue: asyncio.Queue[Results | None] = asyncio.Queue()
+    places = asyncio.Semaphore(_GROUPS_AHEAD)
+
+    async def take() -> None:
+        async with aclosing(batches):
+            async for batch in batches:
+                await places.acquire()
+                queue.put_nowait(batch)
+
+    taking = asyncio.create_task(take())
+    taking.add_done_callback(lambda _: queue.put_nowait(None))
+    try:
+        while (batch := await queue.get()) is not None:
+            yield batch
+            places.release()
+        taking.result()
+    finally:
+        taking.cancel()
+        await asyncio.gather(taking, return_exceptions=True)
 
 
 class _Turn(NamedTuple):
@@ -168,7 +211,7 @@ def _turns(
 
 
 class _Runner:
-    """Answers one batch with one strategy, and retries failed answers."""
+    """Answers items with one strategy after another or with one alone, and retries failed answers."""
 
     def __init__(
         self,
@@ -189,16 +232,93 @@ class _Runner:
         self._votes = votes
         self._apart = apart
         self._dead: EngineError | None = None
+        self._failed_problems: set[str] = set()
 
-    async def solve(self, turn: _Turn) -> list[Outcome | Failure]:
-        """Return the results of a turn, in the order of its items; samples that a vote ends have none.
+    async def in_turn(self, turns: Iterable[_Turn]) -> AsyncGenerator[Results]:
+        """Yield the results of each turn, in the order of its items; samples that a vote ends have none.
 
         Raises:
             EngineError: an engine died in an earlier turn, and could not be replaced.
+            Exception: the error that ends the run.
         """
+        for turn in turns:
+            self._raise_if_dead()
+            results = await self._retried(turn, await self._try(turn))
+            yield results
+            # Only now, so that the other answers of the turn are kept.
+            self._raise_if_fatal(results)
+
+    async def flow(self, items: Sequence[WorkItem], strategy: str) -> AsyncGenerator[Results]:
+        """Yield the results of items in groups, and keep as many answers under way as may be at once.
+
+        Raises:
+            EngineError: an engine died, and could not be replaced.
+            Exception: the error that ends the run.
+        """
+        # Answers of one group share its time, so a group holds problems of one task.
+        for _, of_task in groupby(items, key=lambda item: item.problem.task):
+            left = deque(of_task)
+            while left:
+                self._raise_if_dead()
+                async with aclosing(self._until_failure(left, strategy)) as groups:
+                    async for results in groups:
+                        yield results
+                        self._raise_if_fatal(results)
+
+    def _raise_if_dead(self) -> None:
         if self._dead is not None:
             raise self._dead
-        results = {result.key: result for result in await self._try(turn)}
+
+    def _raise_if_fatal(self, results: Results) -> None:
+        if (error := _fatal_error(results, self._failed_problems)) is not None:
+            raise error
+
+    async def _until_failure(self, left: deque[WorkItem], strategy: str) -> AsyncGenerator[Results]:
+        """Yield groups of results of items taken off ``left`` until all have ended or one is to be retried.
+
+        Then those under way are awaited, and what failed is tried again.
+        """
+        if (error := await self._prepare(strategy)) is not None:
+            first = [left.popleft() for _ in range(min(self._concurrency, len(left)))]
+            yield await self._retried(
+                _Turn(first, strategy, 0), [failed(item.key(strategy), error) for item in first]
+            )
+            return
+        answerer = self._answerer(strategy)
+        running: dict[asyncio.Task[Solution | Exception], WorkItem] = {}
+        group = AnswerGroup(answerer, time.perf_counter())
+        held = False
+        try:
+            while True:
+                while left and not held and len(running) < self._concurrency:
+                    item = left.popleft()
+                    running[asyncio.create_task(answerer.answer(item))] = item
+                if not running:
+                    break
+                await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
+                for task in [task for task in running if task.done()]:
+                    held |= self._holds(group.add(running.pop(task), task.result()))
+                    if len(group) == self._concurrency and not held:
+                        yield group.close(time.perf_counter())[1]
+            if len(group):
+                items, results = group.close(time.perf_counter())
+                yield await self._retried(_Turn(items, strategy, 0), results)
+        finally:
+            for task in running:
+                task.cancel()
+            await asyncio.gather(*running, return_exceptions=True)
+
+    def _holds(self, result: Outcome | Failure) -> bool:
+        """Return whether no more answers begin: this one is to be retried, or its error ends the run."""
+        if not isinstance(result, Failure):
+            return False
+        if result.blames_engine:
+            return self._retries.num_retries > 0
+        return not isinstance(result.error, EngineError)
+
+    async def _retried(self, turn: _Turn, tried: Results) -> Results:
+        """Try failed answers of a turn again; return the results in the order of its items."""
+        results = {result.key: result for result in tried}
         for retry in range(1, self._retries.num_retries + 1):
             failed = {
                 key: result
@@ -213,26 +333,33 @@ class _Runner:
                 results[result.key] = replace(result, failed_tries=reasons)
         return [results[key] for item in turn.items if (key := item.key(turn.strategy)) in results]
 
-    async def _try(self, turn: _Turn) -> list[Outcome | Failure]:
+    async def _try(self, turn: _Turn) -> Results:
+        if (error := await self._prepare(turn.strategy)) is not None:
+            return [failed(item.key(turn.strategy), error) for item in turn.items]
+        answerer = self._answerer(turn.strategy, turn.order)
+        return await answer_together(answerer, turn.items, failing=(Exception,), votes=self._votes)
+
+    async def _prepare(self, strategy: str) -> EngineError | None:
+        """Prepare the engines; return the error where another try may help."""
         try:
-            await self._accelerator.prepare(turn.strategy)
+            await self._accelerator.prepare(strategy)
         except EngineError as error:
             if not self._retries.num_retries:
                 raise
-            return [failed(item.key(turn.strategy), error) for item in turn.items]
-        return await answer_batch(
+            return error
+        return None
+
+    def _answerer(self, strategy: str, order: int = 0) -> Answerer:
+        return Answerer(
             self._accelerator,
-            turn.items,
             self._accelerator.settings,
-            strategy=turn.strategy,
+            strategy,
             # Compared answers must not learn from each other.
-            scope=(lambda item: f"{turn.strategy} {item.sample}") if self._apart else None,
-            concurrency=self._concurrency,
-            order=turn.order,
-            session=self._session,
-            on_answer=self._on_answer,
-            failing=(Exception,),
-            votes=self._votes,
+            (lambda item: f"{strategy} {item.sample}") if self._apart else None,
+            self._concurrency,
+            order,
+            self._session,
+            self._on_answer,
         )
 
     async def _revive(self, delay: float) -> bool:

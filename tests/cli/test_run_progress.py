@@ -3,9 +3,13 @@ from __future__ import annotations
 import io
 import re
 from collections.abc import Sequence
+from dataclasses import replace
+from types import SimpleNamespace
 
+import pytest
 from rich.console import Console
 
+from reason_spec.cli import run_progress as module
 from reason_spec.cli.run_progress import Board, run_progress
 from reason_spec.evaluation.outcome import Outcome
 from tests.evaluation.test_store import make_outcome
@@ -79,6 +83,18 @@ def test_in_a_log_a_line_tells_of_all_rows_that_have_begun() -> None:
     )
     assert "aime lookahead 1/2" in line
     assert "aime autoregressive" not in line
+
+
+@pytest.mark.parametrize(("concurrency", "left"), [(1, "1:13:20"), (4, "0:18:20")])
+def test_the_first_answer_of_a_group_has_not_taken_the_time_of_all(
+    monkeypatch: pytest.MonkeyPatch, concurrency: int, left: str
+) -> None:
+    clock = iter([0.0, 400.0])
+    monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: next(clock)))
+    console = Console(file=io.StringIO(), width=200)
+    with run_progress(console, TOTALS, [], quiet=False) as add:
+        add(replace(outcome(0, "lookahead", seconds=400.0 / concurrency), concurrency=concurrency))
+    assert console.file.getvalue().startswith(f"1/12 answers, {left} left")  # type: ignore[attr-defined]
 
 
 def test_quiet_shows_nothing() -> None:

@@ -37,7 +37,7 @@ class Troubled(ScriptedEngine):
         answers = {Sum(number).question: (Sum(number).answer(),) for number in range(6)}
         super().__init__("target", WrittenAnswers(answers))
         self._trouble = trouble
-        self._num_requests = 0
+        self.asked: list[int] = []
         self._died: str | None = None
 
     @property
@@ -46,8 +46,9 @@ class Troubled(ScriptedEngine):
 
     def submit(self, request: EngineRequest) -> Generation:
         generation = super().submit(request)
-        trouble = self._trouble(self._num_requests)
-        self._num_requests += 1
+        text = self.tokenizer.decode(request.prefix.to_tuple())
+        self.asked.append(next(number for number in range(6) if Sum(number).question in text))
+        trouble = self._trouble(len(self.asked) - 1)
         if trouble == "dies":
             self._died = "it died"
         running = self._running[-1]
@@ -102,7 +103,16 @@ async def test_in_a_batch_only_what_failed_is_tried_again() -> None:
     assert [result.failed_tries for result in results] == [(), ("trouble",), (), ()]
     assert [result.key.problem_id for result in results] == ["p1", "p2", "p3", "p4"]
     assert isinstance(accelerator.target, Troubled)
-    assert accelerator.target._num_requests == 5
+    assert accelerator.target.asked == [1, 2, 3, 4, 2]
+
+
+async def test_no_more_answers_begin_until_a_failed_one_was_tried_again() -> None:
+    accelerator = troubled(lambda number: {1: "trouble", 2: "more trouble"}.get(number, ""))
+    results = await results_of(accelerator, Retries(2, AT_ONCE), 1, 2, 3, 4, 5, concurrency=2)
+    assert [result.key.problem_id for result in results] == ["p1", "p2", "p3", "p4", "p5"]
+    assert [result.failed_tries for result in results] == [(), ("trouble", "more trouble"), (), (), ()]
+    assert isinstance(accelerator.target, Troubled)
+    assert accelerator.target.asked == [1, 2, 2, 2, 3, 4, 5]
 
 
 async def test_without_retries_nothing_is_tried_again() -> None:
@@ -112,7 +122,28 @@ async def test_without_retries_nothing_is_tried_again() -> None:
     assert isinstance(second, Outcome)
 
 
-async def test_a_dead_engine_is_replaced_and_the_answer_is_written_by_the_new_one() -> None:
+@pytest.mark.parametrize("concurrency", [1, 2])
+async def test_engines_that_are_not_ready_at_first_answer_later(
+    monkeypatch: pytest.MonkeyPatch, concurrency: int
+) -> None:
+    accelerator, prepare = troubled(lambda number: ""), Accelerator.prepare
+    tries = iter(["not ready"])
+
+    async def prepare_later(self: Accelerator, strategy: str | None = None) -> None:
+        for reason in tries:
+            raise EngineError(reason)
+        await prepare(self, strategy)
+
+    monkeypatch.setattr(Accelerator, "prepare", prepare_later)
+    results = await results_of(accelerator, Retries(1, AT_ONCE), 1, 2, 3, concurrency=concurrency)
+    assert [result.key.problem_id for result in results] == ["p1", "p2", "p3"]
+    assert [result.failed_tries for result in results] == [
+        ("not ready",) if number < concurrency else () for number in range(3)
+    ]
+
+
+@pytest.mark.parametrize("concurrency", [1, 2])
+async def test_a_dead_engine_is_replaced_and_the_answer_is_written_by_the_new_one(concurrency: int) -> None:
     accelerator = troubled(lambda number: "dies" if number == 1 else "")
     successor = troubled(lambda number: "")
     revivals: list[str] = []
@@ -122,7 +153,9 @@ async def test_a_dead_engine_is_replaced_and_the_answer_is_written_by_the_new_on
         await successor.start()
         return Revived(successor, "second")
 
-    results = await results_of(accelerator, Retries(2, AT_ONCE, revive), 1, 2, 3, session="first")
+    results = await results_of(
+        accelerator, Retries(2, AT_ONCE, revive), 1, 2, 3, session="first", concurrency=concurrency
+    )
     await successor.close()
     assert revivals == ["again"]
     assert [isinstance(result, Outcome) for result in results] == [True, True, True]
