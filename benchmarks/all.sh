@@ -62,8 +62,9 @@ measure agent_replay "$VLLM_PY" agent_replay "$DATA/tau_airline_gpt4o.jsonl"
 measure verifiers "$PY" verifiers --solutions "$DATA/gsm8k_400x12.jsonl" --verifiers semantic
 
 # SmolLM2-135M, half an hour to two hours each.
-measure real_t0 "$PY" real $DRAFT $HEAD --problems 60 $GSM8K --temperatures 0 --rows prompt_lookup token_recycling self head model \
-    model:recycling steps:exact steps:semantic both:exact both:semantic hybrid transformers:assistant_model transformers:prompt_lookup
+measure real_t0 "$PY" real $DRAFT $HEAD --problems 60 $GSM8K --temperatures 0 --rows token_recycling head model model:recycling \
+    steps:exact both:exact both:semantic hybrid transformers:assistant_model
+measure real_other_t0 "$PY" real --problems 60 $GSM8K --temperatures 0 --rows prompt_lookup self transformers:prompt_lookup
 measure real_t06 "$PY" real $DRAFT $HEAD --problems 60 $GSM8K --temperatures 0.6 --rows prompt_lookup token_recycling self head \
     model:recycling steps:exact both:semantic hybrid transformers:assistant_model transformers:prompt_lookup
 measure real_planned "$PY" real $DRAFT --problems 24 $GSM8K --temperatures 0 --rows model hybrid hybrid:fixed

@@ -275,6 +275,11 @@ _THRESHOLDS: Final = (
 
 TABLES: Final[dict[str, Table]] = {
     "real_t0": Table("speed", [Part("real_t0")], plain(*REAL, CORES, order=baseline_first)),
+    "real_other_t0": Table(
+        "speed",
+        [Part("real_other_t0", ("autoregressive", "self", "prompt_lookup", "transformers:prompt_lookup"))],
+        plain(*REAL, CORES),
+    ),
     "real_t06": Table("speed", [Part("real_t06")], plain(*REAL, CORES, order=baseline_first)),
     "real_planned": Table("speed", [Part("real_planned")], plain(*REAL, CORES)),
     "real_one_core": Table(
