@@ -87,7 +87,7 @@ def draft_train(
         typer.Option(
             metavar="DRAFT",
             help="A trained draft of the same kind and target, a folder or models:smollm2-gsm8k-draft. The "
-            "training begins with its weights, and keeps its layers and predicted tokens.",
+            "training begins with its weights, keeps its layers and predicted tokens, and ends no worse.",
             show_default=False,
         ),
     ] = None,

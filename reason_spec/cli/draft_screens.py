@@ -326,7 +326,9 @@ def _training(
     if start is not None:
         # A checkpoint in the folder of the draft replaces these weights.
         student.load(start.folder)
-    return DraftTraining(student, output, options.seconds, options.objective, writing)
+    return DraftTraining(
+        student, output, options.seconds, options.objective, writing, is_trained=start is not None
+    )
 
 
 def _lasting_name(target: str) -> str:

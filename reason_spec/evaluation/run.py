@@ -129,7 +129,7 @@ async def run(
         (name,) = names
         batches = _ahead(runner.flow([item for item in items if is_needed(item.key(name))], name))
     else:
-        batches = runner.in_turn(_turns(items, names, concurrency, order_seed, is_needed))
+        batches = runner.compare(_batches(items, names, concurrency, order_seed, is_needed))
     with Grader() if grader is None else nullcontext(grader) as active:
         async with aclosing(batches):
             async for results in batches:
@@ -181,33 +181,33 @@ async def _ahead(batches: AsyncGenerator[Results]) -> AsyncGenerator[Results]:
         await asyncio.gather(taking, return_exceptions=True)
 
 
-class _Turn(NamedTuple):
-    """One strategy's work on one batch; ``order`` is its position among the strategies of the batch."""
+class _Batch(NamedTuple):
+    """Items that one strategy answers at once; ``order`` is its position among the strategies that do."""
 
     items: Sequence[WorkItem]
     strategy: str
     order: int
 
 
-def _turns(
+def _batches(
     items: Sequence[WorkItem],
     names: Sequence[str],
     size: int,
     seed: int,
     is_needed: Callable[[UnitKey], bool],
-) -> Iterator[_Turn]:
-    """Yield the turns; an item is taken into a batch, and into a turn, if it is needed by then."""
+) -> Iterator[_Batch]:
+    """Yield each batch for one strategy after another; an item is taken into it if it is needed by then."""
     # Answers of one batch share its time, so a batch holds problems of one task.
     for _, group in groupby(items, key=lambda item: item.problem.task):
         needed = (item for item in group if any(is_needed(item.key(name)) for name in names))
-        while batch := list(islice(needed, size)):
+        while taken := list(islice(needed, size)):
             # Seeded by the problem's name, so that a resumed run keeps the order of every problem.
             shuffled = list(names)
-            random.Random(f"{seed}:{batch[0].problem.id}:{batch[0].sample}").shuffle(shuffled)
+            random.Random(f"{seed}:{taken[0].problem.id}:{taken[0].sample}").shuffle(shuffled)
             for order, name in enumerate(shuffled):
-                left = [item for item in batch if is_needed(item.key(name))]
+                left = [item for item in taken if is_needed(item.key(name))]
                 if left:
-                    yield _Turn(left, name, order)
+                    yield _Batch(left, name, order)
 
 
 class _Runner:
@@ -234,18 +234,18 @@ class _Runner:
         self._dead: EngineError | None = None
         self._failed_problems: set[str] = set()
 
-    async def in_turn(self, turns: Iterable[_Turn]) -> AsyncGenerator[Results]:
-        """Yield the results of each turn, in the order of its items; samples that a vote ends have none.
+    async def compare(self, batches: Iterable[_Batch]) -> AsyncGenerator[Results]:
+        """Yield the results of each batch, in the order of its items; samples that a vote ends have none.
 
         Raises:
-            EngineError: an engine died in an earlier turn, and could not be replaced.
+            EngineError: an engine died in an earlier batch, and could not be replaced.
             Exception: the error that ends the run.
         """
-        for turn in turns:
+        for batch in batches:
             self._raise_if_dead()
-            results = await self._retried(turn, await self._try(turn))
+            results = await self._retried(batch, await self._try(batch))
             yield results
-            # Only now, so that the other answers of the turn are kept.
+            # Only now, so that the other answers of the batch are kept.
             self._raise_if_fatal(results)
 
     async def flow(self, items: Sequence[WorkItem], strategy: str) -> AsyncGenerator[Results]:
@@ -281,7 +281,7 @@ class _Runner:
         if (error := await self._prepare(strategy)) is not None:
             first = [left.popleft() for _ in range(min(self._concurrency, len(left)))]
             yield await self._retried(
-                _Turn(first, strategy, 0), [failed(item.key(strategy), error) for item in first]
+                _Batch(first, strategy, 0), [failed(item.key(strategy), error) for item in first]
             )
             return
         answerer = self._answerer(strategy)
@@ -302,7 +302,7 @@ class _Runner:
                         yield group.close(time.perf_counter())[1]
             if len(group):
                 items, results = group.close(time.perf_counter())
-                yield await self._retried(_Turn(items, strategy, 0), results)
+                yield await self._retried(_Batch(items, strategy, 0), results)
         finally:
             for task in running:
                 task.cancel()
@@ -316,8 +316,8 @@ class _Runner:
             return self._retries.num_retries > 0
         return not isinstance(result.error, EngineError)
 
-    async def _retried(self, turn: _Turn, tried: Results) -> Results:
-        """Try failed answers of a turn again; return the results in the order of its items."""
+    async def _retried(self, batch: _Batch, tried: Results) -> Results:
+        """Try failed answers of a batch again; return the results in the order of its items."""
         results = {result.key: result for result in tried}
         for retry in range(1, self._retries.num_retries + 1):
             failed = {
@@ -327,17 +327,17 @@ class _Runner:
             }
             if not failed or not await self._revive(self._retries.delay_before(retry)):
                 break
-            left = [item for item in turn.items if item.key(turn.strategy) in failed]
-            for result in await self._try(turn._replace(items=left)):
+            left = [item for item in batch.items if item.key(batch.strategy) in failed]
+            for result in await self._try(batch._replace(items=left)):
                 reasons = failed[result.key].failed_tries + result.failed_tries
                 results[result.key] = replace(result, failed_tries=reasons)
-        return [results[key] for item in turn.items if (key := item.key(turn.strategy)) in results]
+        return [results[key] for item in batch.items if (key := item.key(batch.strategy)) in results]
 
-    async def _try(self, turn: _Turn) -> Results:
-        if (error := await self._prepare(turn.strategy)) is not None:
-            return [failed(item.key(turn.strategy), error) for item in turn.items]
-        answerer = self._answerer(turn.strategy, turn.order)
-        return await answer_together(answerer, turn.items, failing=(Exception,), votes=self._votes)
+    async def _try(self, batch: _Batch) -> Results:
+        if (error := await self._prepare(batch.strategy)) is not None:
+            return [failed(item.key(batch.strategy), error) for item in batch.items]
+        answerer = self._answerer(batch.strategy, batch.order)
+        return await answer_together(answerer, batch.items, failing=(Exception,), votes=self._votes)
 
     async def _prepare(self, strategy: str) -> EngineError | None:
         """Prepare the engines; return the error where another try may help."""
@@ -365,7 +365,7 @@ class _Runner:
     async def _revive(self, delay: float) -> bool:
         """Wait, and replace dead engines; return whether all are alive.
 
-        If that fails, the next turn raises the reason, so that the results of this one are kept.
+        If that fails, the next batch raises the reason, so that the results of this one are kept.
         """
         await asyncio.sleep(delay)
         accelerator = self._accelerator

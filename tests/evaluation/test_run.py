@@ -22,7 +22,7 @@ from reason_spec.errors import EngineError
 from reason_spec.evaluation.batch import Failure, work_items
 from reason_spec.evaluation.job import LocalBackend, RunOptions, run_job
 from reason_spec.evaluation.outcome import Outcome, UnitKey
-from reason_spec.evaluation.run import Retries, _turns, run
+from reason_spec.evaluation.run import Retries, _batches, run
 from reason_spec.evaluation.sources import Sources
 from reason_spec.evaluation.store import RESULTS, read_outcomes
 from reason_spec.evaluation.view import CountAnswer, SilentView, Totals
@@ -134,31 +134,31 @@ async def test_in_batches_one_strategy_works_at_a_time_and_shares_the_wall_time(
     seed=st.integers(0, 100),
     data=st.data(),
 )
-def test_turns_cover_what_is_not_done_exactly_once(
+def test_batches_cover_what_is_not_done_exactly_once(
     count: int, samples: int, size: int, seed: int, data: st.DataObject
 ) -> None:
     items = work_items(problems(count), samples)
     wanted = {item.key(name) for item in items for name in BOTH}
     done = data.draw(st.sets(st.sampled_from(sorted(wanted))))
-    turns = list(_turns(items, BOTH, size, seed, lambda key: key not in done))
-    planned = [item.key(turn.strategy) for turn in turns for item in turn.items]
+    batches = list(_batches(items, BOTH, size, seed, lambda key: key not in done))
+    planned = [item.key(batch.strategy) for batch in batches for item in batch.items]
     assert sorted(planned) == sorted(wanted - done)
-    assert all(1 <= len(turn.items) <= size for turn in turns)
+    assert all(1 <= len(batch.items) <= size for batch in batches)
 
 
 def test_the_order_of_strategies_is_shuffled_by_problem_and_survives_a_resume() -> None:
     items = work_items(problems(60), 1)
-    turns = list(_turns(items, BOTH, 1, 0, lambda _: True))
-    first = {turn.items[0].problem.id: turn.strategy for turn in turns if turn.order == 0}
+    batches = list(_batches(items, BOTH, 1, 0, lambda _: True))
+    first = {batch.items[0].problem.id: batch.strategy for batch in batches if batch.order == 0}
     assert 15 < sum(name == "lookahead" for name in first.values()) < 45
     done = {item.key(name) for item in items[:30] for name in BOTH}
-    for turn in _turns(items, BOTH, 1, 0, lambda key: key not in done):
-        if turn.order == 0:
-            assert first[turn.items[0].problem.id] == turn.strategy
+    for batch in _batches(items, BOTH, 1, 0, lambda key: key not in done):
+        if batch.order == 0:
+            assert first[batch.items[0].problem.id] == batch.strategy
     other_seed = {
-        turn.items[0].problem.id: turn.strategy
-        for turn in _turns(items, BOTH, 1, 1, lambda _: True)
-        if not turn.order
+        batch.items[0].problem.id: batch.strategy
+        for batch in _batches(items, BOTH, 1, 1, lambda _: True)
+        if not batch.order
     }
     assert other_seed != first
 

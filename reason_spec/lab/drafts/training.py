@@ -48,7 +48,7 @@ class CurvePoint:
     Attributes:
         seconds: training time so far, all starts together.
         num_tokens: answer tokens seen so far.
-        train_loss: mean loss since the last point, in nats a token.
+        train_loss: mean loss since the last point, in nats a token; ``held_out_loss`` before the first batch.
         held_out_loss: cross-entropy on held-out answers.
         accepted: see `Agreement`.
         objective: what it was trained for at this point; ``train_loss`` is of it, or of the one before too.
@@ -107,6 +107,7 @@ class DraftTraining:
         schedule: the objectives, one after the other.
         writing: how the student writes answers; only for schedules with ``on-policy``.
         clock: monotonic seconds.
+        is_trained: the student begins as a trained draft, which is kept unless another agrees better.
         rate: the highest learning rate.
         num_checks: measurements on held-out answers over the whole time.
 
@@ -124,6 +125,7 @@ class DraftTraining:
         writing: Writing | None = None,
         clock: Callable[[], float] = time.monotonic,
         *,
+        is_trained: bool = False,
         rate: float = _RATE,
         num_checks: int = _NUM_CHECKS,
     ) -> None:
@@ -140,6 +142,9 @@ class DraftTraining:
         self.curve: list[CurvePoint] = []
         self._continue()
         self._kept_seconds, self._num_kept = self.spent, self._num_batches
+        self._is_trained = is_trained and not self.curve
+        if self._is_trained:
+            self._num_kept = -1
 
     @property
     def share_done(self) -> float:
@@ -189,6 +194,8 @@ class DraftTraining:
         stream = self._stream(texts)
         losses: list[float] = []
         num_new, due = 0, self._next_due()
+        if self._is_trained:
+            yield self._measure(checks, None)
         # A stopped training may be given less time than it has had; it has a point all the same.
         while self.share_done < 1.0 or self.best is None:
             started = self._clock()
@@ -254,12 +261,12 @@ class DraftTraining:
             self._optimizer.zero_grad(set_to_none=True)
         return float(loss.detach()), num_tokens
 
-    def _measure(self, checks: Sequence[Sequence[TrainingText]], train_loss: float) -> CurvePoint:
+    def _measure(self, checks: Sequence[Sequence[TrainingText]], train_loss: float | None) -> CurvePoint:
         found = self.student.agreement(checks, NUM_DRAFTS)
         point = CurvePoint(
             self.spent,
             self._num_tokens,
-            train_loss,
+            found.loss if train_loss is None else train_loss,
             found.loss,
             found.accepted,
             self.objective,

@@ -6,6 +6,7 @@ import itertools
 import json
 import zipfile
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -202,6 +203,27 @@ def test_the_best_draft_is_kept_and_loads_as_it_was_trained(base: Path, tmp_path
         logits = module(torch.tensor([text.prompt + text.answer])).logits[0]
     hits = logits.argmax(-1)[len(text.prompt) - 1 : -1].tolist() == list(text.answer)
     assert hits == (student_hits(training.student, text))
+
+
+def test_a_draft_to_start_from_stays_where_its_training_spoils_it(base: Path, tmp_path: Path) -> None:
+    start, folder = tmp_path / "start", tmp_path / "draft"
+    train(base, start, 40)
+    folder.mkdir()
+
+    def training() -> DraftTraining:
+        begun = student(base)
+        begun.load(start)
+        return DraftTraining(begun, folder, 8, clock=ticking(), rate=1.0, is_trained=True)
+
+    with closing(training().run(TRAINED, HELD_OUT)) as stopped:
+        first = next(stopped)
+    assert first is not None
+    assert (first.seconds, first.num_tokens) == (0, 0)
+    resumed = training()
+    assert all(point is None or point.seconds > 0 for point in resumed.run(TRAINED, HELD_OUT))
+    assert resumed.best == resumed.curve[0] == first
+    kept, before = load_file(folder / WEIGHTS), load_file(start / WEIGHTS)
+    assert all(torch.equal(kept[name], before[name]) for name in before)
 
 
 def student_hits(trained: TrainedDraft, text: TrainingText) -> bool:
