@@ -213,7 +213,7 @@ def test_a_draft_to_start_from_stays_where_its_training_spoils_it(base: Path, tm
     def training() -> DraftTraining:
         begun = student(base)
         begun.load(start)
-        return DraftTraining(begun, folder, 8, clock=ticking(), rate=1.0, is_trained=True)
+        return DraftTraining(begun, folder, 8, clock=ticking(), rate=1e3, is_trained=True)
 
     with closing(training().run(TRAINED, HELD_OUT)) as stopped:
         first = next(stopped)
