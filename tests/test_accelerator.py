@@ -5,9 +5,11 @@ import asyncio
 import pytest
 
 from reason_spec.accelerator import Accelerator
-from reason_spec.accelerator.cores import CoreAllocator, share_out_cores
+from reason_spec.accelerator.bundle import create_engines
+from reason_spec.accelerator.cores import CoreAllocator, available_cores, share_out_cores
 from reason_spec.engines.generation import Score
 from reason_spec.engines.scripted import ScriptedEngine
+from reason_spec.engines.worker.engine import WorkerEngine
 from reason_spec.errors import EngineError, SettingsError
 from reason_spec.settings import Settings, load_settings
 from reason_spec.types import Prefix
@@ -82,13 +84,27 @@ async def test_the_target_leaves_the_drafts_core_alone_only_while_there_is_a_dra
     async with make() as accelerator:
         engine = accelerator.target
         assert isinstance(engine, CoreNotingEngine)
-        accelerator.bundle.cores = CoreAllocator(engine, beside_draft=(0,), every=(0, 1))
-        accelerator.bundle.cores.alone = (0, 1)
+        cores = accelerator.bundle.cores = CoreAllocator(engine, beside_draft=(0,), every=(0, 1))
+        cores.alone = (0, 1)
+        await cores.use(cores.beside_draft)
+        engine.cores.clear()
         before = engine.num_resets
         await accelerator.prepare("autoregressive")
         await accelerator.prepare("lookahead")
         assert engine.cores == [(0, 1), (0,)]
         assert engine.num_resets == before + 2
+
+
+async def test_the_target_starts_on_every_core_and_leaves_the_drafts_before_the_first_answer() -> None:
+    every = available_cores()
+    engines = create_engines(Settings(), ["lookahead"])
+    assert isinstance(engines.target, WorkerEngine)
+    assert engines.target._cores == every
+    async with make() as accelerator:
+        engine = accelerator.target
+        assert isinstance(engine, CoreNotingEngine)
+        shares = share_out_cores(Settings(), every, with_draft=True)
+        assert engine.cores == ([] if shares.target == every else [shares.target])
 
 
 async def test_a_target_with_drafts_runs_on_the_cores_that_are_fastest_for_several_tokens() -> None:

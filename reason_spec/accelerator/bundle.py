@@ -47,9 +47,11 @@ def create_engines(settings: Settings, strategies: Sequence[str]) -> Engines:
             f"draft {settings.draft.model!r} drafts tokens inside the target, and {writers} needs a draft "
             "model that writes on its own: use strategy self_speculative, or name a draft model"
         )
-    cores = share_out_cores(settings, available_cores(), with_draft)
+    every = available_cores()
+    cores = share_out_cores(settings, every, with_draft)
     suffix = settings.suffix if settings.suffix.use in ("tokens", "both") else None
-    of_target = with_drafter(settings).model_copy(update={"cores": cores.target})
+    # Libraries keep what they find at the start: OpenMP the number of cores, vLLM the threads of a product.
+    of_target = with_drafter(settings).model_copy(update={"cores": settings.target.cores or every})
     target = create_engine("target", of_target, suffix)
     if not with_draft:
         return Engines(target, None)
@@ -97,9 +99,13 @@ class ModelBundle:
         """
         results = await asyncio.gather(*(part.start() for part in self._parts), return_exceptions=True)
         failures = [result for result in results if isinstance(result, BaseException)]
-        if failures:
+        try:
+            if failures:
+                raise failures[0]
+            await self.cores.use(self.cores.beside_draft)
+        except BaseException:
             await self.close()
-            raise failures[0]
+            raise
         self.is_started = True
         if self.settings.suffix.use != "none":
             self.suffix_sessions = await asyncio.to_thread(self._open_suffix_sessions)

@@ -60,7 +60,7 @@ class CoreAllocator:
 
     Args:
         beside_draft: the target's cores while a draft works.
-        every: its cores while it works alone under load.
+        every: its cores while it works alone under load; the engine starts on them.
         is_fixed: whether the settings name the target's cores, so that there is nothing to measure.
     """
 
@@ -74,7 +74,7 @@ class CoreAllocator:
         self._target = target
         self._is_fixed = is_fixed
         self._is_calibrated = False
-        self._current = self._wanted = beside_draft
+        self._current = self._wanted = every
         self._moving: asyncio.Task[None] | None = None
 
     def under(self, *, needs_draft: bool, drafts: bool) -> Cores:
@@ -136,7 +136,7 @@ class CoreAllocator:
         Args:
             others: further sets of cores to try.
         """
-        candidates = {self.beside_draft, self.every, *others}
+        candidates = sorted({self.beside_draft, self.every, *others}, key=len, reverse=True)
         if self._is_fixed or len(candidates) < 2:
             return
         seconds = {cores: await self._measure(cores) for cores in candidates}

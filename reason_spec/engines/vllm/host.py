@@ -22,6 +22,8 @@ from reason_spec.errors import EngineError
 from reason_spec.types import Prefix, Sampling
 
 _TIMED_PASSES = 8
+_WARM_TOKENS = 16
+"""Passes of up to so many tokens are run once: oneDNN keeps the threads with which it made the first."""
 
 
 def load(start: Start, num_threads: int, report: Callable[[str], None]) -> Loaded:
@@ -93,7 +95,9 @@ def _warm_up(loop: VllmLoop, max_context: int) -> float:
     """Do all kinds of work once, since the first time is slow; return the seconds of a pass of one token."""
     prefix = Prefix(tuple(range(1, max(2, min(41, max_context - _TIMED_PASSES - 1)))))
     hint = tuple(range(1, 9))
-    loop.score(0, prefix, hint)
+    for num_tokens in range(1, min(_WARM_TOKENS, max_context - 1) + 1):
+        loop.submit(0, EngineRequest(Prefix(tuple(range(1, num_tokens + 1))), 1))
+        _run(loop)
     loop.submit(1, EngineRequest(prefix, 6, hint=hint, token_drafter="prompt_lookup"))
     loop.submit(
         2, EngineRequest(prefix, 6, sampling=Sampling(temperature=0.6, top_k=4, top_p=0.9), hint=hint)
