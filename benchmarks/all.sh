@@ -70,10 +70,8 @@ measure real_t06 "$PY" real $DRAFT $HEAD --problems 60 $GSM8K --temperatures 0.6
 measure real_planned "$PY" real $DRAFT --problems 24 $GSM8K --temperatures 0 --rows model hybrid hybrid:fixed
 measure real_accuracy "$PY" real $DRAFT --problems 2 --problems-file "$DATA/svamp.jsonl" --max-tokens 256 --accuracy 1000 \
     --temperatures 0 --rows both:semantic:fixed hybrid:fixed --grades "$WORK/real_grades.jsonl"
-measure real_best_t0 "$PY" real $DRAFT $HEAD --problems 60 $GSM8K --temperatures 0 --rows head model:recycling token_recycling
-measure real_best_t06 "$PY" real $DRAFT $HEAD --problems 60 $GSM8K --temperatures 0.6 --rows head model:recycling token_recycling
 measure real_vllm_t0 "$VLLM_PY" real --engine vllm $DRAFT $HEAD --problems 60 $GSM8K --temperatures 0 \
-    --rows torch:autoregressive vllm:ngram vllm:draft_model vllm:eagle3 prompt_lookup
+    --rows torch:autoregressive vllm:ngram vllm:draft_model vllm:eagle3 prompt_lookup model hybrid
 measure real_vllm_t06 "$VLLM_PY" real --engine vllm $DRAFT $HEAD --problems 60 $GSM8K --temperatures 0.6 \
     --rows vllm:ngram vllm:draft_model vllm:eagle3 prompt_lookup
 measure real_vllm_model "$VLLM_PY" real --engine vllm $DRAFT --problems 60 $GSM8K --temperatures 0 0.6 --rows model both:exact hybrid

@@ -294,11 +294,11 @@ TABLES: Final[dict[str, Table]] = {
         plain(*REAL[:6], REAL[7]),
     ),
     "real_vllm": Table(
+        "vllm", [Part("real_vllm_t0")], plain(*REAL, DRAFTS, CORES, order=baseline_first)
+    ),
+    "real_vllm_earlier": Table(
         "vllm",
         [
-            Part("real_best_t0"),
-            Part("real_best_t06"),
-            Part("real_vllm_t0"),
             Part("real_vllm_t06"),
             Part("real_vllm_model", ("autoregressive", "model", "both:exact", "hybrid")),
         ],
