@@ -293,9 +293,7 @@ TABLES: Final[dict[str, Table]] = {
         ],
         plain(*REAL[:6], REAL[7]),
     ),
-    "real_vllm": Table(
-        "vllm", [Part("real_vllm_t0")], plain(*REAL, DRAFTS, CORES, order=baseline_first)
-    ),
+    "real_vllm": Table("vllm", [Part("real_vllm_t0")], plain(*REAL, DRAFTS, CORES, order=baseline_first)),
     "real_vllm_earlier": Table(
         "vllm",
         [
