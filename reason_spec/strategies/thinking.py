@@ -144,7 +144,8 @@ class LimitedThinking:
                     if step.ends_text:
                         ended_by = "model"
                         break
-                    if self._ends_within_closer(step.text):
+                    # Of the tokens: where the tag goes on in the next step, the text has lost its beginning.
+                    if self._end_within_closer([token for one in pending for token in one.tokens]):
                         continue
                     while pending:
                         decision = await self._decision(pending[0])
@@ -263,11 +264,11 @@ class LimitedThinking:
     def _is_clean(self, tokens: Sequence[int]) -> bool:
         """Return whether the text ends with a whole character, and not within the closing tag."""
         is_whole = not ends_within_character(tokens, self._tokenizer)
-        return is_whole and not self._ends_within_closer(self._tokenizer.decode(tokens))
+        return is_whole and not self._end_within_closer(tokens)
 
-    def _ends_within_closer(self, text: str) -> bool:
+    def _end_within_closer(self, tokens: Sequence[int]) -> bool:
         scanner = StopScanner((self._limit.closer,))
-        scanner.feed(text)
+        scanner.feed(self._tokenizer.decode(tokens))
         return scanner.held_back() > 0
 
     def _num_thinking(self, steps: Sequence[Step]) -> int:

@@ -333,6 +333,20 @@ pieces = st.sampled_from(
 thoughts = st.lists(pieces, min_size=1, max_size=30).map("".join).filter(lambda text: CLOSER not in text)
 
 
+@pytest.mark.parametrize("longest", [1, 2, 3, 4])
+@pytest.mark.parametrize("max_tokens", [9, 11, 13])
+def test_a_tag_that_steps_and_a_limit_cut_is_whole_in_text_and_tokens(longest: int, max_tokens: int) -> None:
+    outcome = think(
+        LIMITED["autoregressive"](step_max_tokens=longest),
+        ThinkingLimit(),
+        Thinks("Two"),
+        draft=Thinks("Two"),
+        max_tokens=max_tokens,
+    )
+    assert outcome.text == TOKENIZER.decode(outcome.tokens)
+    assert outcome.text.startswith((f"Two{CLOSER}", f"Two\n{CLOSER}"))
+
+
 @settings(max_examples=150, deadline=None)
 @given(
     name=st.sampled_from(sorted(LIMITED)),
