@@ -95,6 +95,7 @@ def _warm_up(loop: VllmLoop, max_context: int) -> float:
     """Do all kinds of work once, since the first time is slow; return the seconds of a pass of one token."""
     prefix = Prefix(tuple(range(1, max(2, min(41, max_context - _TIMED_PASSES - 1)))))
     hint = tuple(range(1, 9))
+    loop.score(0, prefix, hint)
     for num_tokens in range(1, min(_WARM_TOKENS, max_context - 1) + 1):
         loop.submit(0, EngineRequest(Prefix(tuple(range(1, num_tokens + 1))), 1))
         _run(loop)
