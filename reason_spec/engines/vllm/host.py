@@ -97,7 +97,7 @@ def _warm_up(loop: VllmLoop, max_context: int) -> float:
     hint = tuple(range(1, 9))
     loop.score(0, prefix, hint)
     for num_tokens in range(1, min(_WARM_TOKENS, max_context - 1) + 1):
-        loop.submit(0, EngineRequest(Prefix(tuple(range(1, num_tokens + 1))), 1))
+        loop.submit(4, EngineRequest(Prefix(tuple(range(1, num_tokens + 1))), 1))
         _run(loop)
     loop.submit(1, EngineRequest(prefix, 6, hint=hint, token_drafter="prompt_lookup"))
     loop.submit(
