@@ -208,6 +208,9 @@ class LimitedThinking:
         if not self._limit.closer:
             return [*taken, self._take(last)]
         if last.finish == "stop":
+            if last.num_stop_overlap:
+                # The tag begins in their tokens, and is not counted.
+                self._num_tokens -= sum(len(step.tokens) - self._num_of_text(step) for step in before)
             return [*taken, *self._own_closing(last)]
         # The model ended its text and never began the answer.
         return [*taken, *map(self._take, self._cut((last,))), *self._closing_steps()]
@@ -270,6 +273,9 @@ class LimitedThinking:
         scanner = StopScanner((self._limit.closer,))
         scanner.feed(self._tokenizer.decode(tokens))
         return scanner.held_back() > 0
+
+    def _num_of_text(self, step: Step) -> int:
+        return num_text_tokens(replace(step, finish="stop"), self._tokenizer)
 
     def _num_thinking(self, steps: Sequence[Step]) -> int:
         return sum(num_text_tokens(step, self._tokenizer) for step in steps)

@@ -345,6 +345,8 @@ def test_a_tag_that_steps_and_a_limit_cut_is_whole_in_text_and_tokens(longest: i
     )
     assert outcome.text == TOKENIZER.decode(outcome.tokens)
     assert outcome.text.startswith((f"Two{CLOSER}", f"Two\n{CLOSER}"))
+    assert outcome.recorder.thinking is not None
+    assert outcome.recorder.thinking.num_tokens == 1
 
 
 @settings(max_examples=150, deadline=None)
