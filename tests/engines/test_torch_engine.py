@@ -210,8 +210,28 @@ async def test_all_threads_move_to_the_cores_they_are_given(engine: TorchEngine)
     assert engine._cores is None
 
 
-async def test_the_engines_side_keeps_its_environment(engine: TorchEngine) -> None:
-    assert "OMP_WAIT_POLICY" not in os.environ
+def variables_of(pid: int) -> dict[str, str]:
+    lines = Path(f"/proc/{pid}/environ").read_bytes().decode().split("\0")
+    return dict(line.split("=", 1) for line in lines if line)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+async def test_threads_spin_as_the_user_says_and_the_engines_side_keeps_its_environment(
+    model_folder: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def spins() -> str:
+        engine = make_engine(model_folder("qwen3"))
+        await engine.start()
+        assert engine.worker_pid is not None
+        found = variables_of(engine.worker_pid)["GOMP_SPINCOUNT"]
+        await engine.close()
+        return found
+
+    monkeypatch.delenv("GOMP_SPINCOUNT", raising=False)
+    assert await spins() == "10000"
+    assert "GOMP_SPINCOUNT" not in os.environ
+    monkeypatch.setenv("GOMP_SPINCOUNT", "77")
+    assert await spins() == "77"
 
 
 async def test_closing_cancels_what_is_live_and_may_be_repeated(model_folder: Callable[[str], Path]) -> None:
