@@ -3,8 +3,8 @@
 #
 #     benchmarks/all.sh DATA [NAME...]
 #
-# DATA is a folder with gsm8k_test.jsonl, svamp.jsonl, gsm8k_400x12.jsonl, math_cot_100x8.jsonl and tau_airline_gpt4o.jsonl. Names are those
-# of the measurements below; by default all. A measurement whose file lies in docs/measurements/data is not made again, so a
+# DATA is a folder with gsm8k_test.jsonl, svamp.jsonl, math500.jsonl, gsm8k_400x12.jsonl, math_cot_100x8.jsonl and tau_airline_gpt4o.jsonl.
+# Names are those of the measurements below; by default all. A measurement whose file lies in docs/measurements/data is not made again, so a
 # stopped run goes on where it was; remove a file to measure anew. Rows that need an extra or vLLM's environment are skipped
 # with a message where it is missing.
 set -u
@@ -60,6 +60,7 @@ measure suffix_tau "$PY" suffix_replay "$DATA/tau_airline_gpt4o.jsonl"
 measure suffix_reasoning "$PY" suffix_replay "$DATA/gsm8k_400x12.jsonl" --trials deepseek-r1 qwq-32b s1.1-32b --fit-tasks 10 --test-tasks 20
 measure agent_replay "$VLLM_PY" agent_replay "$DATA/tau_airline_gpt4o.jsonl"
 measure verifiers "$PY" verifiers --solutions "$DATA/gsm8k_400x12.jsonl" --verifiers semantic
+measure verifiers_baselines "$PY" verifiers --solutions "$DATA/gsm8k_400x12.jsonl" --verifiers exact numbers embedding
 
 # SmolLM2-135M, half an hour to two hours each.
 measure real_t0 "$PY" real $DRAFT $HEAD --problems 60 $GSM8K --temperatures 0 --rows token_recycling head model model:recycling \
@@ -67,6 +68,7 @@ measure real_t0 "$PY" real $DRAFT $HEAD --problems 60 $GSM8K --temperatures 0 --
 measure real_other_t0 "$PY" real --problems 60 $GSM8K --temperatures 0 --rows prompt_lookup self transformers:prompt_lookup
 measure real_t06 "$PY" real $DRAFT $HEAD --problems 60 $GSM8K --temperatures 0.6 --rows prompt_lookup token_recycling self head \
     model:recycling steps:exact both:semantic hybrid transformers:assistant_model transformers:prompt_lookup
+measure real_headed_t0 "$PY" real $DRAFT $HEAD --problems 60 $GSM8K --temperatures 0 --rows head hybrid both:exact:head hybrid:head
 measure real_planned "$PY" real $DRAFT --problems 24 $GSM8K --temperatures 0 --rows model hybrid hybrid:fixed
 measure real_accuracy "$PY" real $DRAFT --problems 2 --problems-file "$DATA/svamp.jsonl" --max-tokens 256 --accuracy 1000 \
     --temperatures 0 --rows both:semantic:fixed hybrid:fixed --grades "$WORK/real_grades.jsonl"
@@ -85,6 +87,8 @@ measure published_rules_real "$PY" published_rules --models real --target models
 measure majority "$PY" majority $DRAFT
 measure token_level_t0 "$PY" token_level $HEAD --temperatures 0 --methods prompt_lookup token_recycling head transformers:prompt_lookup
 measure token_level_t06 "$PY" token_level $HEAD --temperatures 0.6 --methods prompt_lookup token_recycling stand head
+measure token_level_math "$PY" token_level $HEAD --source "$DATA/math500.jsonl" --problems 14 --temperatures 0 0.6 \
+    --methods prompt_lookup token_recycling head transformers:prompt_lookup
 measure token_level_vllm "$VLLM_PY" token_level --engine vllm $DRAFT $HEAD --temperatures 0 \
     --methods vllm:ngram vllm:suffix vllm:draft_model vllm:eagle3 prompt_lookup
 measure token_level_base "$PY" token_level --target pypi:smollm2-135m --problems 6 --temperatures 0 \

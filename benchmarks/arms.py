@@ -119,7 +119,7 @@ class Ours:
         """Return the generator of these settings; its planner has seen only what was written under them."""
         if settings.hash not in self._generators:
             base = self._accelerator.generator
-            control = with_new_planners(base.control, settings.strategy, takes_hints=True)
+            control = with_new_planners(base.control, settings.strategy, base.target)
             self._generators[settings.hash] = replace(base, settings=settings, control=control)
         return self._generators[settings.hash]
 

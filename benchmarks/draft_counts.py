@@ -254,7 +254,7 @@ def main() -> None:
     flags: dict[str, Any] = {
         "target.model": options.target,
         "target.dtype": options.dtype,
-        "target.torch.drafter": resolve_model("draft", options.head),
+        "target.drafter": resolve_model("draft", options.head),
     }
     problems = load_problems(options.problems_file, "gsm8k", options.problems).problems
     bench = Bench(load_settings(flags=flags), problems, options.samples)

@@ -302,7 +302,7 @@ def main() -> None:
     folder = resolve_model("draft", options.drafter)
     flags: dict[str, Any] = {"target.model": options.target, "target.dtype": "float32"}
     if is_head(Path(folder)):
-        flags["target.torch.drafter"] = folder
+        flags["target.drafter"] = folder
     problems = load_problems(REAL_SAMPLE_PATH, "gsm8k", options.problems).problems
     bench = Bench(load_settings(flags=flags), problems, 1)
     record(bench, options.drafter, options.max_tokens).save(options.file)

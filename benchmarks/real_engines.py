@@ -132,6 +132,8 @@ def groups_of(options: argparse.Namespace) -> list[Group]:
         groups.append(Group("published", {**suffix, "suffix.rule": "published"}, ("prompt_lookup",)))
         if options.head is not None:
             groups.append(Group("head", {**common, "draft.model": options.head}, ("self_speculative",)))
+            headed = {**common, **drafted, "target.drafter": options.head}
+            groups.append(Group("headed", headed, (*alone, "lookahead", "hybrid")))
         return groups
     torch = Group("torch", {**common, "target.kind": "torch"}, alone)
     eager = {"enforce_eager": options.eager}

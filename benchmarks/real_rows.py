@@ -62,6 +62,10 @@ ROWS: Final[Mapping[str, tuple[RowSpec, ...]]] = {
         RowSpec("head:threshold", "head", "self_speculative", {**_ALONE, "strategy.refusal_threshold": 0.3}),
         RowSpec("head:lenient", "head", "self_speculative", {"strategy.acceptance": "lenient"}),
         RowSpec("head:cascade", "head", "self_speculative", {"strategy.acceptance": "cascade"}),
+        RowSpec("both:exact:head", "headed", "lookahead", _EXACT),
+        RowSpec("both:semantic:head", "headed", "lookahead", _SEMANTIC),
+        RowSpec("hybrid:head", "headed", "hybrid"),
+        RowSpec("hybrid:head:fixed", "headed", "hybrid", {"strategy.planner": False}),
         RowSpec("suffix", "suffix", "prompt_lookup"),
         RowSpec("suffix:published", "published", "prompt_lookup", _ALONE),
     ),
@@ -81,6 +85,9 @@ LOSSY: Final = (
     "both:semantic:fixed",
     "hybrid",
     "hybrid:fixed",
+    "both:semantic:head",
+    "hybrid:head",
+    "hybrid:head:fixed",
     "head:lenient",
     "head:cascade",
 )
@@ -96,6 +103,10 @@ NAMED_ONLY: Final = (
     "head:threshold",
     "head:lenient",
     "head:cascade",
+    "both:exact:head",
+    "both:semantic:head",
+    "hybrid:head",
+    "hybrid:head:fixed",
 )
 """Variants of rows, which `real.py` measures only where they are named."""
 _PROMPT_LOOKUP_TOKENS: Final = 10
@@ -157,6 +168,8 @@ def _is_wanted(name: str, options: argparse.Namespace) -> bool:
 
 
 def _lacks_a_model(spec: RowSpec, options: argparse.Namespace) -> bool:
+    if spec.group == "headed":
+        return options.head is None or options.draft is None
     if spec.group in ("head", "eagle3"):
         return options.head is None
     if spec.group == "draft_model" or (spec.group == "ours" and needs_draft(spec.strategy)):

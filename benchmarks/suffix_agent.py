@@ -225,7 +225,7 @@ class Solver:
         """Return the generator of an arm; its planner has seen only what this arm wrote."""
         if name not in self._generators:
             base = self._accelerator.generator
-            control = with_new_planners(base.control, self._strategy, takes_hints=True)
+            control = with_new_planners(base.control, self._strategy, base.target)
             self._generators[name] = replace(base, control=control)
         return self._generators[name]
 

@@ -280,6 +280,7 @@ TABLES: Final[dict[str, Table]] = {
         [Part("real_other_t0", ("autoregressive", "self", "prompt_lookup", "transformers:prompt_lookup"))],
         plain(*REAL, CORES),
     ),
+    "real_headed_t0": Table("speed", [Part("real_headed_t0")], plain(*REAL, CORES, order=baseline_first)),
     "real_t06": Table("speed", [Part("real_t06")], plain(*REAL, CORES, order=baseline_first)),
     "real_planned": Table("speed", [Part("real_planned")], plain(*REAL, CORES)),
     "real_one_core": Table(
@@ -306,6 +307,11 @@ TABLES: Final[dict[str, Table]] = {
     "real_padded": Table("speed", [Part("real_padded")], plain(*REAL, order=baseline_first)),
     "embedded_t0": Table("demonstration-pair", [Part("embedded_t0")], plain(*EMBEDDED)),
     "token_level": Table("token-level", [Part("token_level_t0"), Part("token_level_t06")], token_level(True)),
+    "token_level_math": Table(
+        "token-level",
+        [Part("token_level_math")],
+        plain(SHAPES[0], TEMPERATURE, *SHAPES[1:], where=lambda row: row["name"] != "autoregressive"),
+    ),
     "token_level_vllm": Table("token-level", [Part("token_level_vllm")], token_level(False)),
     "token_level_base": Table("token-level", [Part("token_level_base")], token_level(False)),
     "token_level_shapes": Table(
@@ -335,6 +341,11 @@ TABLES: Final[dict[str, Table]] = {
         "verifiers",
         [Part("verifiers")],
         plain(*PAIRS, where=lambda row: row["kind"] == "all" and not row["pairs"].endswith("left out")),
+    ),
+    "verifiers_baselines": Table(
+        "verifiers",
+        [Part("verifiers_baselines")],
+        plain(Column("", name("verifier")), *PAIRS, where=lambda row: row["kind"] == "all"),
     ),
     "step_map": Table("planning", [Part("step_map")], step_map),
     "coverage_accuracy": Table("intervals", [Part("interval_coverage")], coverage("accuracy")),

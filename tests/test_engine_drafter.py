@@ -25,7 +25,7 @@ def test_self_and_a_head_are_found_by_the_name_of_the_draft(tmp_path: Path) -> N
     for name in ("self", head):
         settings = with_fitting_strategy(load_settings(flags={"draft.model": name}))
         assert settings.strategy.name == "self_speculative"
-        assert with_drafter(settings).torch.drafter == name
+        assert with_drafter(settings).drafter == name
 
 
 def test_a_named_strategy_is_kept_and_refused_where_it_needs_a_model_that_writes() -> None:
@@ -42,6 +42,41 @@ def test_vllm_gets_a_head_as_its_eagle3_method(tmp_path: Path) -> None:
     assert of_vllm.arguments["speculative_config"] == {"model": head}
     with pytest.raises(EngineError, match="cannot"):
         with_drafter(load_settings(flags={"draft.model": "self", "target.kind": "vllm"}))
+
+
+def test_a_head_beside_a_draft_model_drafts_tokens_and_the_model_steps(tmp_path: Path) -> None:
+    head = str(head_in(tmp_path / "head"))
+    beside = with_fitting_strategy(load_settings(flags={"target.drafter": head, "draft.model": "embedded"}))
+    assert beside.strategy.name == "lookahead"
+    engines = create_engines(beside, ("lookahead",))
+    assert engines.draft is not None
+    assert engines.target.drafts_itself
+    alone = with_fitting_strategy(load_settings(flags={"target.drafter": head}))
+    assert alone.strategy.name == "self_speculative"
+    of_vllm = with_drafter(load_settings(flags={"target.drafter": head, "target.kind": "vllm"})).vllm
+    assert of_vllm.token_method == "eagle3"
+
+
+@pytest.mark.parametrize("strategy", ["lookahead", "hybrid"])
+async def test_steps_of_a_draft_model_and_tokens_of_the_target_itself_write_the_targets_answer(
+    strategy: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    flags = {
+        "target.drafter": "self",
+        "draft.model": "embedded",
+        "strategy.name": strategy,
+        "strategy.planner": False,
+        "verifier.name": "exact" if strategy == "lookahead" else "auto",
+        "sampling.max_tokens": 64,
+    }
+    question = "Ana has 12 apples and buys 4 more. How many?"
+    async with Accelerator.from_settings(load_settings(flags=flags)) as accelerator:
+        both = await accelerator.answer(question)
+        alone = await accelerator.answer(question, strategy="autoregressive")
+    assert both.recorder.num_proposed_steps > 0
+    if strategy == "lookahead":
+        assert both.text == alone.text
 
 
 async def test_a_target_that_drafts_itself_answers_as_it_does_alone(

@@ -118,7 +118,8 @@ class Accelerator:
         except BaseException:
             await self.close()
             raise
-        self.generator = replace(self.generator, control=SpeculationController(controller, planners))
+        control = SpeculationController(controller, planners, self.bundle.follow_plan)
+        self.generator = replace(self.generator, control=control)
 
     async def close(self) -> None:
         """Stop everything and save the suffix cache; may be called twice."""

@@ -97,17 +97,26 @@ class CoreAllocator:
             await self._target.set_cores(cores)
             self._current = cores
 
-    def follow_load(self, *, without_drafts: bool, is_lone: bool) -> None:
+    def follow_load(self, *, is_draft_idle: bool, is_lone: bool) -> None:
         """Begin to move the target to the cores that the load leaves it, without waiting.
 
         Args:
-            without_drafts: the draft is idle, and the target is faster on all cores.
+            is_draft_idle: the draft is idle, and the target is faster on all cores.
             is_lone: one answer is written, without drafts.
         """
-        self._wanted = self.every if without_drafts else self.beside_draft
+        wanted = self.every if is_draft_idle else self.beside_draft
         if self._is_calibrated and is_lone:
             # Comparisons with the target alone use the cores that were measured for it.
-            self._wanted = self.alone
+            wanted = self.alone
+        self._begin_move(wanted)
+
+    def follow_plan(self, *, is_draft_idle: bool) -> None:
+        """Begin to move the target to the cores that a plan leaves it, without waiting."""
+        alone = self.drafting if self._target.drafts_itself else self.alone
+        self._begin_move(alone if is_draft_idle else self.beside_draft)
+
+    def _begin_move(self, wanted: Cores) -> None:
+        self._wanted = wanted
         idle = self._moving is None or self._moving.done()
         if idle and self._wanted != self._current:
             self._moving = asyncio.get_running_loop().create_task(self._move())

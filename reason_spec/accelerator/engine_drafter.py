@@ -17,7 +17,7 @@ def engine_drafter(settings: Settings) -> str | None:
     draft = settings.draft.model
     if draft == SELF_DRAFT or is_head(drafter_folder(draft)):
         return draft
-    return settings.target.torch.drafter
+    return settings.target.drafter
 
 
 def only_drafts_tokens(settings: Settings) -> bool:
@@ -41,7 +41,7 @@ def with_drafter(settings: Settings) -> EngineSettings:
         return target
     name = name if name == SELF_DRAFT else str(drafter_folder(name))
     if target.kind == "torch":
-        return target.model_copy(update={"torch": target.torch.model_copy(update={"drafter": name})})
+        return target.model_copy(update={"drafter": name})
     if target.kind != "vllm" or name == SELF_DRAFT:
         raise EngineError(
             f"draft {name!r} drafts inside the target's engine, which engine kind {target.kind!r} cannot; "
@@ -57,12 +57,13 @@ def with_drafter(settings: Settings) -> EngineSettings:
 
 
 def with_fitting_strategy(settings: Settings) -> Settings:
-    """Return the settings with strategy ``self_speculative`` where the draft can do nothing else.
+    """Return the settings with strategy ``self_speculative`` where there is no other draft.
 
     A strategy that was named is kept, apart from ``speculative``, of which it is a kind.
     """
     strategy = settings.strategy
     is_named = "name" in strategy.model_fields_set and strategy.name != "speculative"
-    if is_named or not only_drafts_tokens(settings):
+    has_head_alone = settings.target.drafter is not None and "model" not in settings.draft.model_fields_set
+    if is_named or not (only_drafts_tokens(settings) or has_head_alone):
         return settings
     return settings.model_copy(update={"strategy": strategy.model_copy(update={"name": "self_speculative"})})

@@ -12,6 +12,7 @@ from reason_spec.control.costs import BatchCosts, Costs
 from reason_spec.control.load_controller import LoadController
 from reason_spec.control.measuring import measure_batches, measure_costs
 from reason_spec.control.planner import Planner
+from reason_spec.engines.base import Engine
 from reason_spec.settings import LoadControlSettings, StrategySettings
 from reason_spec.strategies.factory import strategy_class
 from reason_spec.verifiers.base import Verifier, measure_verdict
@@ -43,24 +44,25 @@ async def measure_planners(
         else:
             verdict = 0.0 if verifier is None else await measure_verdict(verifier)
         own = replace(costs, verdict=verdict)
-        planners[name] = _planner(own, settings, form, takes_hints=bundle.target.takes_hints)
+        planners[name] = _planner(own, settings, form, bundle.target)
     return planners
 
 
 def with_new_planners(
-    control: SpeculationController, settings: StrategySettings, *, takes_hints: bool
+    control: SpeculationController, settings: StrategySettings, target: Engine
 ) -> SpeculationController:
     """Return the controller with planners of the same costs that have seen no answer."""
     planners = {
-        name: _planner(planner.costs, settings, planner.form, takes_hints=takes_hints)
+        name: _planner(planner.costs, settings, planner.form, target)
         for name, planner in control.planners.items()
     }
     return replace(control, planners=planners)
 
 
-def _planner(costs: Costs, settings: StrategySettings, form: StepForm, *, takes_hints: bool) -> Planner:
+def _planner(costs: Costs, settings: StrategySettings, form: StepForm, target: Engine) -> Planner:
     # Drafts of the target's own token level are not part of the budget.
-    max_draft_tokens = settings.num_draft_tokens if takes_hints else 0
+    is_budgeted = target.takes_hints and not target.drafts_itself
+    max_draft_tokens = settings.num_draft_tokens if is_budgeted else 0
     return Planner(costs, max_depth=settings.depth, max_draft_tokens=max_draft_tokens, form=form)
 
 
@@ -74,10 +76,10 @@ async def open_controller(bundle: ModelBundle, settings: LoadControlSettings) ->
         times = () if draft is None else draft.batch_times
         return BatchCosts.of(target.batch_times, times, len(cores.beside_draft), len(cores.every))
 
-    def give_cores(without_drafts: bool) -> None:
+    def give_cores(is_draft_idle: bool) -> None:
         if draft is not None:
             is_lone = controller.mode == "none" and controller.num_live == 1
-            cores.follow_load(without_drafts=without_drafts, is_lone=is_lone)
+            cores.follow_load(is_draft_idle=is_draft_idle, is_lone=is_lone)
 
     controller = LoadController(settings, costs, give_cores)
     if draft is not None and settings.at_most != "none":

@@ -178,7 +178,9 @@ def exact_strategy(accelerator: Accelerator) -> Strategy:
     """Return the fastest strategy that writes the target's own tokens without drafted steps."""
     target, draft = accelerator.target, accelerator.draft
     name = "prompt_lookup" if target.takes_hints else "autoregressive"
-    if draft is not None and target.takes_hints and can_share_tokens(draft, target):
+    if target.drafts_itself:
+        name = "self_speculative"
+    elif draft is not None and target.takes_hints and can_share_tokens(draft, target):
         name = "speculative"
     settings = accelerator.settings.strategy
     return accelerator.generator.strategy(settings.model_copy(update={"name": name, "acceptance": "exact"}))

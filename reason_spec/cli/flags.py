@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 PROBLEM_FLAGS = ("task", "sample", "limit", "skip_bad")
 GENERATE_FLAGS = ("generate", "generate_seed")
 STRATEGY_FLAGS = ("strategy", "verifier", "router", "depth", "width", "acceptance", "early_exit")
-SERVER_FLAGS = ("target", "draft", "target_url", "draft_url")
+SERVER_FLAGS = ("target", "draft", "head", "target_url", "draft_url")
 MODEL_FLAGS = (*SERVER_FLAGS, "engine")
 THINKING_FLAGS = ("thinking_token_budget", "max_thinking_steps", "reasoning_effort")
 SAMPLING_FLAGS = ("temperature", "top_k", "top_p", "seed", "max_tokens", *THINKING_FLAGS, "stop")
@@ -111,6 +111,13 @@ _DECLARED = (
         "draft",
         "draft.model",
         "Small model: a folder, a GGUF file, or a Hugging Face id.",
+        MODELS,
+        autocompletion=complete_model,
+    ),
+    _flag(
+        "head",
+        "target.drafter",
+        "Drafts tokens inside the target, beside a draft model for steps: folder of a head, or self.",
         MODELS,
         autocompletion=complete_model,
     ),

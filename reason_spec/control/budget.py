@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple, Protocol
 
 from reason_spec.control.answer_model import CacheForecast
@@ -48,6 +48,7 @@ class SpeculationBudget:
         requested: the upper bounds.
         planner: plans the answer while no other is live; None: it uses what it requests.
         load: bounds it by the load of all live answers; None: it is not bounded.
+        on_plan: called when the answer is planned.
     """
 
     def __init__(
@@ -55,12 +56,15 @@ class SpeculationBudget:
         requested: RequestedBudget = UNLIMITED,
         planner: Planner | None = None,
         load: Load | None = None,
+        on_plan: Callable[[], None] = lambda: None,
     ) -> None:
         self.requested = requested
         self.share = Share(requested.depth, requested.num_draft_tokens)
         self.follows_plan = True
         """Whether only the planner has bounded it so far: no other answer was live, and no steps were held
         back."""
+        self.is_draft_idle = False
+        """Whether the plan leaves nothing to the draft model."""
         self.has_first_token = False
         self.num_accepted_tokens = 0
         """Tokens of the draft model that the target accepted, or had written itself when they came."""
@@ -68,6 +72,7 @@ class SpeculationBudget:
         """Tokens of the draft model that the target replaced, or had replaced when they came."""
         self._planner = planner
         self._load = load
+        self._on_plan = on_plan
         self._num_early = 0
         self._steps = FadingRate()
         self._tokens = FadingRate()
@@ -96,7 +101,12 @@ class SpeculationBudget:
 
     def plan(self, cached: CacheForecast) -> Plan | None:
         """Return the plan of the answer, None without a planner."""
-        return None if self._planner is None else self._planner.plan(cached)
+        if self._planner is None:
+            return None
+        plan = self._planner.plan(cached)
+        self.is_draft_idle = plan.depth == 0 and plan.num_draft_tokens == 0
+        self._on_plan()
+        return plan
 
     def record_answer(self, answer: Recorder, target: Sequence[PassTime], draft: Sequence[PassTime]) -> None:
         """Let the planner learn from the finished answer, if nothing else bounded it; see `Planner.learn`."""

@@ -6,7 +6,7 @@ of predictions (`control.rates`). A strategy sees one `SpeculationBudget`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -22,10 +22,14 @@ class SpeculationController:
     Args:
         load: bounds all live answers of the models; None: the load bounds nothing.
         planners: plan single answers, by strategy; answers of others use what their settings say.
+        on_cores: called with every plan, where there is no ``load``, with whether the target is to have all
+            cores, since no live answer has a use for the draft model.
     """
 
     load: LoadController | None = None
     planners: Mapping[str, Planner] = field(default_factory=dict)
+    on_cores: Callable[[bool], None] = lambda _: None
+    _live: list[SpeculationBudget] = field(default_factory=list)
 
     @contextmanager
     def admit(
@@ -37,7 +41,15 @@ class SpeculationController:
         """
         planner = None if planned_as is None else self.planners.get(planned_as)
         if self.load is None:
-            yield SpeculationBudget(planner=planner)
+            budget = SpeculationBudget(planner=planner, on_plan=self._give_cores)
+            self._live.append(budget)
+            try:
+                yield budget
+            finally:
+                self._live.remove(budget)
             return
         with self.load.admit(requested, planner) as budget:
             yield budget
+
+    def _give_cores(self) -> None:
+        self.on_cores(all(budget.is_draft_idle for budget in self._live))

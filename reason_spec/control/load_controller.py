@@ -36,7 +36,8 @@ class LoadController:
 
     Args:
         costs: returns T(n, r) of both models; None: not known, and nothing is held back.
-        on_cores: called in every round with whether the target is to have all cores, the draft's included.
+        on_cores: called in every round, and with every plan, with whether the target is to have all cores,
+            those of the idle draft included.
         clock: monotonic seconds.
     """
 
@@ -65,8 +66,8 @@ class LoadController:
         self._trial = TargetTrial()
         self.mode: SpeculationMode = settings.at_most
         self.all_cores = False
-        """Whether the target has the draft's cores too: only in mode ``none``, and if it is faster with
-        them."""
+        """Whether the target has the draft's cores too: only where the draft is idle, in mode ``none`` or by
+        the plans of all answers, and if it is faster with them."""
         self.num_mode_changes = 0
         self.seconds_in_mode: dict[SpeculationMode, float] = dict.fromkeys(MODES, 0.0)
         """Seconds with live answers in each mode."""
@@ -98,7 +99,7 @@ class LoadController:
         self, requested: RequestedBudget, planner: Planner | None = None
     ) -> Iterator[SpeculationBudget]:
         """Count an answer as live for the block."""
-        budget = SpeculationBudget(requested, planner, self)
+        budget = SpeculationBudget(requested, planner, self, on_plan=self.decide)
         if not self._live:
             # Idle time says nothing of any mode.
             self._counted_to = now = self._clock()
@@ -241,7 +242,8 @@ class LoadController:
         load = len(self._live)
         alone, shared = (time.of_one(load, load) for time in (costs.alone, costs.shared))
         share = 1.0 if self.all_cores else self.constants.all_cores_share
-        self.all_cores = self.mode == "none" and alone < shared * share
+        is_draft_idle = self.mode == "none" or all(budget.is_draft_idle for budget in self._live)
+        self.all_cores = is_draft_idle and alone < shared * share
         self._on_cores(self.all_cores)
 
     def _allow_all(self, mode: SpeculationMode, now: float) -> None:

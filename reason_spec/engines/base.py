@@ -89,6 +89,11 @@ class Engine(ABC):
         """The largest number of tokens, prefix and continuation together."""
 
     @property
+    def drafts_itself(self) -> bool:
+        """Whether a model inside the engine drafts tokens for the requests that ask for it."""
+        return False
+
+    @property
     def takes_biases(self) -> bool:
         """Whether requests may have a ``logit_bias``; a generation with one fails otherwise."""
         return self.takes_constraints

@@ -57,7 +57,7 @@ def digest_weights(settings: Settings) -> WeightDigests:
         reward=None if verifier.reward_url else _digest_part(verifier.reward_model),
         judge=None if judge is None or judge.kind in ("remote", "scripted") else _digest_part(judge.model),
         exit_policy=None if settings.exit.policy is None else _digest_named(settings.exit.policy),
-        drafter=_digest_part(torch.drafter),
+        drafter=_digest_part(settings.target.drafter),
         token_judge=_digest_part(torch.judge),
     )
 

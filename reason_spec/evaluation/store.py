@@ -50,7 +50,7 @@ _SETTING_OF = {
     "reward": "verifier.reward_model",
     "judge": "verifier.judge.model",
     "exit_policy": "exit.policy",
-    "drafter": "target.torch.drafter",
+    "drafter": "target.drafter",
     "token_judge": "target.torch.judge",
 }
 """Settings that name the files of `WeightDigests`."""

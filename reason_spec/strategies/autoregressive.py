@@ -205,6 +205,9 @@ class SelfSpeculation(PromptLookup):
 
 def whole_answer(settings: StrategySettings, target: Engine, draft: Engine) -> Autoregressive:
     """Return what writes an answer as one request of the target, with all there is for its tokens."""
-    handed_over = target.takes_hints and can_share_tokens(draft, target)
-    kind = DraftModelSpeculation if handed_over else PromptLookup
+    kind: type[PromptLookup] = PromptLookup
+    if target.drafts_itself:
+        kind = SelfSpeculation
+    elif target.takes_hints and can_share_tokens(draft, target):
+        kind = DraftModelSpeculation
     return kind(settings, target, draft, None)

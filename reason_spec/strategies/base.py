@@ -210,7 +210,7 @@ class Strategy(ABC):
         """The speculation that a single answer would use: steps ahead and draft tokens."""
         if not self.needs_draft:
             return RequestedBudget()
-        hints = self.target.takes_hints and self.settings.use_hint
+        hints = self.settings.use_hint and self.target.takes_hints and not self.target.drafts_itself
         return RequestedBudget(self.settings.depth, self.settings.num_draft_tokens if hints else 0)
 
     @abstractmethod

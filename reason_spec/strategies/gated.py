@@ -34,6 +34,9 @@ class GatedStrategy(Strategy):
         recorder.plan = plan = recorder.plan or self._plan(request)
         if plan is not None:
             split = {"depth": plan.depth, "num_draft_tokens": plan.num_draft_tokens}
+            if self.target.drafts_itself:
+                # Not of the plan, which shares out the draft model's tokens.
+                del split["num_draft_tokens"]
             settings = settings.model_copy(update=split)
         return self._write(settings, request, recorder)
 

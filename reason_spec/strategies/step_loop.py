@@ -44,7 +44,9 @@ class StepLoop(ABC):
         settings, target = answer.settings, answer.target
         hinted = settings.use_hint and settings.depth > 0 and settings.num_draft_tokens > 0
         hinted = hinted and target.takes_hints
-        self._redrafts = hinted and settings.use_redraft and can_share_tokens(answer.draft, target)
+        # A head is cheaper than the draft model, which then writes the next steps meanwhile.
+        redrafts = settings.use_redraft and not target.drafts_itself
+        self._redrafts = hinted and redrafts and can_share_tokens(answer.draft, target)
         self._answer = answer
         self._recorder = answer.recorder
         self._sampling = answer.request.sampling

@@ -64,6 +64,8 @@ class StepRequests:
             cache_key=left.cache_key,
             siblings=left.siblings if lane == "target" else "",
             token_drafter=self._token_drafter(lane),
+            model_drafts=lane == "target" and self.target.drafts_itself,
+            refusal_threshold=self.settings.refusal_threshold if lane == "target" else None,
             draft_tree=self.settings.draft_tree,
             num_draft_tokens=self.settings.num_draft_tokens,
             # With no other answer live the planner decides, however many branches this one has.

@@ -178,7 +178,7 @@ def test_a_run_is_not_continued_with_other_weights(tmp_path: Path) -> None:
         ("verifier.semantic_model", "calibration.json"),
         ("verifier.reward_model", "model.safetensors"),
         ("verifier.judge.model", "model.safetensors"),
-        ("target.torch.drafter", "model.safetensors"),
+        ("target.drafter", "model.safetensors"),
         ("target.torch.judge", "judge.safetensors"),
     ],
 )

@@ -3,7 +3,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 from unittest.mock import patch
 
 import pytest
@@ -15,6 +15,7 @@ from reason_spec.control.budget import RequestedBudget, SpeculationBudget
 from reason_spec.control.costs import Costs, PassCost
 from reason_spec.control.load_controller import LoadController
 from reason_spec.control.planner import Planner
+from reason_spec.engines.generation import EngineRequest, Generation
 from reason_spec.engines.script import Script
 from reason_spec.engines.scripted import ScriptedEngine, ScriptedTokenizer
 from reason_spec.errors import SettingsError
@@ -36,6 +37,20 @@ class DraftsByItself(ScriptedEngine):
     """Takes no hints, as a served target and vLLM with a token method of its own."""
 
     takes_hints = False
+
+
+class HasHead(ScriptedEngine):
+    """Has a head for tokens, and keeps the requests."""
+
+    requests: ClassVar[list[EngineRequest]] = []
+
+    @property
+    def drafts_itself(self) -> bool:
+        return True
+
+    def submit(self, request: EngineRequest) -> Generation:
+        self.requests.append(request)
+        return super().submit(request)
 
 
 class FixedPlanner(Planner):
@@ -369,6 +384,20 @@ def test_a_draft_that_repeats_itself_is_not_followed() -> None:
     ]
     assert outcome.text == solve(autoregressive, StoryScript(1), StoryScript(1)).text
     assert len(drafted_ahead) <= 3 * len(outcome.steps)
+
+
+@pytest.mark.parametrize("plan", [None, Plan(0, 0), Plan(2, 0)], ids=str)
+def test_a_head_drafts_the_tokens_of_every_request_and_the_draft_model_steps_alone(
+    plan: Plan | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(HasHead, "requests", [])
+    scripts = StoryScript(1), StoryScript(1, 0.7)
+    budget = SpeculationBudget() if plan is None else SpeculationBudget(planner=FixedPlanner(plan))
+    ahead = solve(lookahead(), *scripts, target_kind=HasHead, budget=budget)
+    assert ahead.tokens == solve(autoregressive, *scripts).tokens
+    assert all(request.model_drafts and request.num_draft_tokens > 0 for request in HasHead.requests)
+    drafted = [event for event in ahead.recorder.events if event.kind == "started" and event.lane == "draft"]
+    assert {event.purpose for event in drafted} == ({"step"} if plan != Plan(0, 0) else set())
 
 
 @pytest.mark.parametrize("target_kind", [ScriptedEngine, DraftsByItself])

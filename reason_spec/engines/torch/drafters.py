@@ -24,7 +24,7 @@ def load_drafter(settings: EngineSettings, model: Model, report: Callable[[str],
         EngineError: the head cannot be loaded, or was made for another model.
         UnsupportedModelError: the model's layers are not made like Llama's.
     """
-    name = settings.torch.drafter
+    name = settings.drafter
     if name is None:
         return None
     if name != SELF_DRAFT:

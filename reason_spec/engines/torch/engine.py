@@ -21,6 +21,10 @@ class TorchEngine(WorkerEngine):
     _layers: Path | None = None
 
     @property
+    def drafts_itself(self) -> bool:
+        return self.settings.drafter is not None
+
+    @property
     def acceptance_rules(self) -> tuple[AcceptanceRule, ...]:
         always: tuple[AcceptanceRule, ...] = ("exact", "cascade", "lenient")
         return always if self.settings.torch.judge is None else (*always, "judge")

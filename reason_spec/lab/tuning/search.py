@@ -320,8 +320,7 @@ class EngineBench:
         if key not in self._generators:
             generator = replace(self._accelerator.generator, settings=settings)
             if _is_planned(entry):
-                hints = generator.target.takes_hints
-                control = with_new_planners(self._control, settings.strategy, takes_hints=hints)
+                control = with_new_planners(self._control, settings.strategy, generator.target)
                 generator = replace(generator, control=control)
             self._generators[key] = generator
         return self._generators[key]
