@@ -112,8 +112,7 @@ class CoreAllocator:
 
     def follow_plan(self, *, is_draft_idle: bool) -> None:
         """Begin to move the target to the cores that a plan leaves it, without waiting."""
-        alone = self.drafting if self._target.drafts_itself else self.alone
-        self._begin_move(alone if is_draft_idle else self.beside_draft)
+        self._begin_move(self.drafting if is_draft_idle else self.beside_draft)
 
     def _begin_move(self, wanted: Cores) -> None:
         self._wanted = wanted

@@ -64,9 +64,9 @@ class AnswerHistory:
         self.token_rate = rate(assumed.token_rate)
         self.step_tokens = rate(assumed.step_tokens)
         self.verdict_seconds = rate(verdict_seconds)
-        self.num_since: dict[SpeculationMode, int] = {"tokens": 0, "steps": 0}
+        self.num_since: dict[SpeculationMode, int] = {"none": 0, "tokens": 0, "steps": 0}
         """Answers since the last of a mode."""
-        self.has_tried_steps = False
+        self.num_written: dict[SpeculationMode, int] = {"none": 0, "tokens": 0, "steps": 0}
         self._constants = constants
         self._modes: dict[SpeculationMode, PredictionCorrection] = {}
         self._depths: dict[int, PredictionCorrection] = {}
@@ -100,11 +100,13 @@ class AnswerHistory:
         # A draft that comes too late ends a run of steps as a rejected one does. Drafts that waited because
         # of the depth are left out: the formula has that wait.
         self.step_rate.add(answer.num_accepted_steps, answer.num_proposed_steps - answer.num_held_drafts)
-        self.token_rate.add(accepted, accepted + usage.num_rejections)
+        if plan.num_draft_tokens > 0:
+            # Else they are not the draft model's.
+            self.token_rate.add(accepted, accepted + usage.num_rejections)
         self.step_tokens.add(num_tokens, len(answer.steps))
         self.verdict_seconds.add(answer.verifier_seconds, len(answer.verdicts))
         self.num_since = {one: 0 if one == mode else num + 1 for one, num in self.num_since.items()}
-        self.has_tried_steps = self.has_tried_steps or plan.depth > 0
+        self.num_written[mode] += 1
 
     def _new_correction(self, prior_weight: float) -> PredictionCorrection:
         # Its time is the number of its own observations.

@@ -1,8 +1,9 @@
 """How far one answer speculates on both layers: steps ahead, and draft tokens in each branch.
 
 The branches of the step level and the drafts of the token level share the tokens of a pass. The planner
-predicts the speed of every split of them and takes the fastest; depth 0 is the token level alone, and no
-draft tokens beside it plain decoding.
+predicts the speed of every split of them and takes the fastest; depth 0 is the token level alone. Without
+draft tokens beside it the draft model is idle: what drafts without a model is left, and on a CPU the target
+has all cores.
 """
 
 from __future__ import annotations
@@ -27,6 +28,9 @@ from reason_spec.types import Plan
 
 LONGEST_WAIT = 2.0
 """Longest time without a trial of a layer, in shares of the shortest."""
+FIRST_TRIALS, MOST_OF_FIRST_TRIAL = 3, 2.0
+"""Answers without the draft model after the first one, if the best plan is less than so many times as fast by
+prediction: what drafts without a model gain is known from answers alone."""
 
 
 def plan(candidates: Sequence[Plan], *, steps_margin: float, allow_steps: bool = True) -> Plan:
@@ -47,7 +51,8 @@ def explore(candidates: Sequence[Plan], history: AnswerHistory, *, every: int) -
     Its rates or costs may have changed. The while is ``every`` answers where the layer is expected to be as
     fast as the best, and up to `LONGEST_WAIT` times that, by the square of the ratio, where it is slower: a
     trial costs more then, and is less likely to change anything. Of the depths, the one with the fewest
-    answers is tried: the formulas may name the wrong one.
+    answers is tried: the formulas may name the wrong one. Without the draft model an answer may take many
+    times as long, so there the wait has no bound.
     """
     best = max(map(_speed, candidates))
 
@@ -62,7 +67,16 @@ def explore(candidates: Sequence[Plan], history: AnswerHistory, *, every: int) -
         return max(flat, key=_speed)
     if is_due(ahead, history.num_since["steps"]):
         return max(ahead, key=lambda one: (-history.num_answers(one.depth), _speed(one)))
-    return None
+    [bare] = (one for one in candidates if (one.depth, one.num_draft_tokens) == (0, 0))
+    return bare if _is_draft_model_left_out(best / _speed(bare), history, every) else None
+
+
+def _is_draft_model_left_out(ratio: float, history: AnswerHistory, every: int) -> bool:
+    """Return whether to try an answer without the draft model; the best plan is ``ratio`` times as fast."""
+    num_written, num_since = history.num_written["none"], history.num_since["none"]
+    if num_written + num_since > 0 and num_written < FIRST_TRIALS and ratio < MOST_OF_FIRST_TRIAL:
+        return True
+    return num_since >= every * ratio**2
 
 
 def _speed(candidate: Plan) -> float:
@@ -103,7 +117,7 @@ class Planner:
             return trial
         # What the cache knows of one branch it proposes for those after it, too: a trial must have shown
         # gains.
-        allow_steps = history.has_tried_steps or history is self._unknown
+        allow_steps = history.num_written["steps"] > 0 or history is self._unknown
         return plan(candidates, steps_margin=self._constants.steps_margin, allow_steps=allow_steps)
 
     def expect(
@@ -121,8 +135,10 @@ class Planner:
         self, answer: Recorder, target: Sequence[PassTime] = (), draft: Sequence[PassTime] = ()
     ) -> None:
         """Take a finished answer, and the times of recent passes of both models."""
-        self.costs = self._costs_at_start.remeasured(target, draft)
         chosen = answer.plan
+        if chosen is None or chosen.depth > 0 or chosen.num_draft_tokens > 0:
+            # Without the draft model the target may have had more cores.
+            self.costs = self._costs_at_start.remeasured(target, draft)
         if chosen is None or not answer.steps:
             return
         cached = CacheForecast(chosen.num_known, chosen.known_tokens)

@@ -211,3 +211,11 @@ def whole_answer(settings: StrategySettings, target: Engine, draft: Engine) -> A
     elif target.takes_hints and can_share_tokens(draft, target):
         kind = DraftModelSpeculation
     return kind(settings, target, draft, None)
+
+
+def without_draft_model(settings: StrategySettings, target: Engine) -> Autoregressive:
+    """Return what writes an answer as one request of the target, with drafts that need no second model."""
+    if not target.takes_hints:
+        return Autoregressive(settings, target, None, None)
+    kind = SelfSpeculation if target.drafts_itself else TokenRecycling
+    return kind(settings, target, None, None)

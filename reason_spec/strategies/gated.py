@@ -10,7 +10,7 @@ from reason_spec.control.answer_model import NOTHING_CACHED
 from reason_spec.events import Recorder
 from reason_spec.settings import StrategySettings
 from reason_spec.strategies.answer_work import AnswerWork
-from reason_spec.strategies.autoregressive import Autoregressive, whole_answer
+from reason_spec.strategies.autoregressive import whole_answer, without_draft_model
 from reason_spec.strategies.base import SolveRequest, Strategy
 from reason_spec.strategies.step_loop import StepLoop
 from reason_spec.types import Plan, Step
@@ -55,7 +55,8 @@ class GatedStrategy(Strategy):
         if settings.num_draft_tokens > 0:
             writer = whole_answer(settings, self.target, self.draft)
         else:
-            writer = Autoregressive(settings, self.target, self.draft, None)
+            # The plan's tokens are the draft model's, those of the settings of any drafts.
+            writer = without_draft_model(self.settings, self.target)
         return writer._write_steps(request, recorder)
 
     async def _write_gated(

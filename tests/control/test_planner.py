@@ -18,6 +18,7 @@ from reason_spec.types import Plan, Step, Usage, Verdict
 
 FLAT = Costs(PassCost(((1, 0.020), (64, 0.021))), draft_token=0.001)
 STEEP = Costs(PassCost(((1, 0.020), (2, 0.040), (64, 1.280))), draft_token=0.002)
+STEEP_LATER = Costs(PassCost(((1, 0.020), (4, 0.022), (64, 0.200))), draft_token=0.006)
 SLOW_DRAFT = Costs(PassCost(((1, 0.020), (64, 0.021))), draft_token=0.060)
 
 
@@ -292,3 +293,35 @@ def test_an_engine_that_takes_no_draft_tokens_is_planned_for_any_number_of_answe
         planned = chosen.plan()
         assert planned.num_draft_tokens == 0
         chosen.learn(answer(planned, all_stand=True))
+
+
+@pytest.mark.parametrize(("gain", "chosen_at_the_end"), [(2.5, True), (1.0, False)])
+def test_what_needs_no_draft_model_is_tried_early_and_kept_where_it_is_faster(
+    gain: float, chosen_at_the_end: bool
+) -> None:
+    """The draft model predicts 1.5 times the target alone; what drafts without it shows in answers alone."""
+    chosen, alone = planner(STEEP_LATER, step_rate=0.1, token_rate=0.6, max_depth=0), 50.0
+    drafted = chosen.expect(0, chosen.plan().num_draft_tokens)
+    assert 1.2 < drafted / alone < 2
+    without = []
+    for _ in range(60):
+        plan = chosen.plan()
+        without.append(plan.num_draft_tokens == 0)
+        written = answer(plan, all_stand=True, speed=gain * alone if without[-1] else drafted)
+        written.target_usage = Usage(num_accepted_draft_tokens=30, num_rejections=20)
+        chosen.learn(written)
+    assert without[:5] == [False, True, True, True, chosen_at_the_end]
+    assert all(without[-10:]) == chosen_at_the_end
+    assert sum(without[5:]) <= 3 or chosen_at_the_end
+
+
+def test_a_draft_model_that_is_many_times_as_fast_is_hardly_ever_left_out() -> None:
+    chosen = planner(FLAT)
+    fast = chosen.expect(0, 16)
+    assert fast > 4 * chosen.expect(0, 0)
+    plans = []
+    for _ in range(120):
+        plans.append(chosen.plan())
+        speed = fast if plans[-1].num_draft_tokens else 60.0
+        chosen.learn(answer(plans[-1], all_stand=True, speed=speed))
+    assert all(plan.num_draft_tokens for plan in plans)

@@ -69,7 +69,7 @@ def test_exact_lookahead_equals_the_target_alone_token_for_token(
 
 
 def test_every_plan_writes_the_targets_answer(accelerator: SyncAccelerator) -> None:
-    """Plain decoding, drafts of tokens alone, and steps ahead, whichever the planner chooses."""
+    """Drafts without a draft model, drafts of tokens alone, and steps ahead, whichever the planner chooses."""
     planner = accelerator.accelerator.planner
     assert planner is not None
     alone = answer(accelerator, QUESTIONS[0], "autoregressive", sampling__max_tokens=80)
@@ -81,7 +81,8 @@ def test_every_plan_writes_the_targets_answer(accelerator: SyncAccelerator) -> N
             )
         assert tokens_of(planned) == tokens_of(alone)
         usage = planned.recorder.target_usage
-        assert (usage.num_drafted_tokens > 0) == (plan.num_draft_tokens > 0)
+        # Without the draft model earlier passes and the text draft.
+        assert (usage.num_drafted_tokens > 0) == (plan.num_draft_tokens > 0 or plan.depth == 0)
         num_proposed = len(planned.recorder.verdicts) + planned.recorder.num_late_drafts
         assert (num_proposed > 0) == (plan.depth > 0)
         assert planned.recorder.plan == plan

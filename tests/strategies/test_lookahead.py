@@ -400,6 +400,22 @@ def test_a_head_drafts_the_tokens_of_every_request_and_the_draft_model_steps_alo
     assert {event.purpose for event in drafted} == ({"step"} if plan != Plan(0, 0) else set())
 
 
+@pytest.mark.parametrize(("named", "used"), [("auto", "recycling"), ("none", "none")])
+def test_a_plan_without_the_draft_model_keeps_the_drafts_that_need_none(
+    named: str, used: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(HasHead, "requests", [])
+    monkeypatch.setattr(HasHead, "drafts_itself", False)
+    scripts, budget = (StoryScript(1), StoryScript(1)), SpeculationBudget(planner=FixedPlanner(Plan(0, 0)))
+    make = lookahead(token_drafter=named)
+    planned = solve(make, *scripts, target_kind=HasHead, budget=budget)
+    assert planned.tokens == solve(autoregressive, *scripts).tokens
+    [request] = HasHead.requests
+    assert request.num_draft_tokens == StrategySettings().num_draft_tokens
+    assert request.token_drafter == used
+    assert planned.recorder.draft_usage.num_passes == 0
+
+
 @pytest.mark.parametrize("target_kind", [ScriptedEngine, DraftsByItself])
 @pytest.mark.parametrize("plan", [Plan(0, 0), Plan(0, 8), Plan(2, 8)], ids=str)
 def test_every_plan_can_be_written_whether_the_target_takes_hints_or_not(
