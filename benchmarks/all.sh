@@ -64,11 +64,10 @@ measure verifiers_baselines "$PY" verifiers --solutions "$DATA/gsm8k_400x12.json
 
 # SmolLM2-135M, half an hour to two hours each.
 measure real_t0 "$PY" real $DRAFT $HEAD --problems 60 $GSM8K --temperatures 0 --rows token_recycling head model model:recycling \
-    steps:exact both:exact both:semantic hybrid transformers:assistant_model
+    steps:exact both:exact both:semantic hybrid both:exact:head hybrid:head transformers:assistant_model
 measure real_other_t0 "$PY" real --problems 60 $GSM8K --temperatures 0 --rows prompt_lookup self transformers:prompt_lookup
 measure real_t06 "$PY" real $DRAFT $HEAD --problems 60 $GSM8K --temperatures 0.6 --rows prompt_lookup token_recycling self head \
-    model:recycling steps:exact both:semantic hybrid transformers:assistant_model transformers:prompt_lookup
-measure real_headed_t0 "$PY" real $DRAFT $HEAD --problems 60 $GSM8K --temperatures 0 --rows head hybrid both:exact:head hybrid:head
+    model:recycling steps:exact both:semantic hybrid hybrid:head transformers:assistant_model transformers:prompt_lookup
 measure real_planned "$PY" real $DRAFT --problems 24 $GSM8K --temperatures 0 --rows model hybrid hybrid:fixed
 measure real_accuracy "$PY" real $DRAFT --problems 2 --problems-file "$DATA/svamp.jsonl" --max-tokens 256 --accuracy 1000 \
     --temperatures 0 --rows both:semantic:fixed hybrid:fixed --grades "$WORK/real_grades.jsonl"
@@ -76,7 +75,6 @@ measure real_vllm_t0 "$VLLM_PY" real --engine vllm $DRAFT $HEAD --problems 60 $G
     --rows torch:autoregressive vllm:ngram vllm:draft_model vllm:eagle3 prompt_lookup model hybrid
 measure real_vllm_t06 "$VLLM_PY" real --engine vllm $DRAFT $HEAD --problems 60 $GSM8K --temperatures 0.6 \
     --rows vllm:ngram vllm:draft_model vllm:eagle3 prompt_lookup
-measure real_vllm_model "$VLLM_PY" real --engine vllm $DRAFT --problems 60 $GSM8K --temperatures 0 0.6 --rows model both:exact hybrid
 UNDER="taskset -c 0"
 measure real_nodraft_t0 "$PY" real --problems 60 $GSM8K --temperatures 0 --rows prompt_lookup token_recycling
 measure real_head_t0 "$PY" real $DRAFT $HEAD --problems 60 $GSM8K --temperatures 0 \
@@ -84,7 +82,7 @@ measure real_head_t0 "$PY" real $DRAFT $HEAD --problems 60 $GSM8K --temperatures
 UNDER=""
 measure published_rules_real "$PY" published_rules --models real --target models:smollm2-gsm8k $DRAFT \
     --problems 24 --max-tokens 200 --cpu-time
-measure majority "$PY" majority $DRAFT
+measure majority "$PY" majority $DRAFT $HEAD
 measure token_level_t0 "$PY" token_level $HEAD --temperatures 0 --methods prompt_lookup token_recycling head transformers:prompt_lookup
 measure token_level_t06 "$PY" token_level $HEAD --temperatures 0.6 --methods prompt_lookup token_recycling stand head
 measure token_level_math "$PY" token_level $HEAD --source "$DATA/math500.jsonl" --problems 14 --temperatures 0 0.6 \

@@ -1,14 +1,14 @@
 """Time a real target to the answer that most of eight samples give.
 
-    python benchmarks/majority.py [--draft models:smollm2-gsm8k-draft] [--problems 12] [--problems-file FILE]
-        [--samples 8] [--temperature 0.6] [--max-tokens 256] [--rows NAME ...] [--json [FILE]]
-        [--cpu-time] [--set NAME=VALUE ...]
+    python benchmarks/majority.py [--draft models:smollm2-gsm8k-draft] [--head models:smollm2-gsm8k-head]
+        [--problems 12] [--problems-file FILE] [--samples 8] [--temperature 0.6] [--max-tokens 256]
+        [--rows NAME ...] [--json [FILE]] [--cpu-time] [--set NAME=VALUE ...]
 
 Torch engine. The baseline ``batched`` is the target alone: all samples of a problem in one batch, with their
 prompt computed once, until the last one ends. Rows with ``stop`` end when the vote is decided (`eval
 --stop-samples`): with ``stop:1`` the samples left could not change it, so its answer is that of all samples;
 with ``stop:0.95`` it is likely to last. Rows with ``drafts`` use prompt lookup and the predictions of the
-other samples (`strategy.share_samples`), those with ``model`` the draft model too.
+other samples (`strategy.share_samples`), those with ``model`` the draft model too, or with ``head`` the head.
 
 Each problem is solved by all rows in an order shuffled with the seed; prefix caches are emptied before each.
 A first problem warms up. ``speedup`` is the ratio of total seconds; the interval is that of the median of the
@@ -65,10 +65,12 @@ ROWS: Final = (
     RowSpec(BASELINE),
     RowSpec("drafts", "prompt_lookup", _SHARED),
     RowSpec("model", "speculative", _SHARED),
+    RowSpec("head", "self_speculative", _SHARED),
     RowSpec("stop:1", certainty=1.0),
     RowSpec("stop:0.95", certainty=0.95),
     RowSpec("drafts:stop:1", "prompt_lookup", _SHARED, 1.0),
     RowSpec("drafts:stop:0.95", "prompt_lookup", _SHARED, 0.95),
+    RowSpec("head:stop:1", "self_speculative", _SHARED, 1.0),
 )
 
 
@@ -84,6 +86,7 @@ class Arm:
     """A row and its votes, one for each problem."""
 
     spec: RowSpec
+    opened: Opened
     settings: Settings
     votes: list[Vote] = field(default_factory=list)
 
@@ -112,22 +115,20 @@ class Row:
     right: float
 
 
-async def vote(
-    opened: Opened, arm: Arm, problem: Problem, position: int, samples: int, clock: Callable[[], float]
-) -> Vote:
+async def vote(arm: Arm, problem: Problem, position: int, samples: int, clock: Callable[[], float]) -> Vote:
     """Draw the samples of a problem at once.
 
     Raises:
         DataError: a sample failed.
     """
-    await opened.ours.prepare(arm.settings)
+    await arm.opened.ours.prepare(arm.settings)
     certainty = arm.spec.certainty
     votes = None if certainty is None else SampleVotes(StopRule(samples, certainty))
     items = [item._replace(position=position) for item in work_items([problem], samples)]
     # What samples predicted is kept by tenant: rows, and the warm-up, must not draft for each other.
     tenant = {"tenant": f"{position} {arm.spec.name}"}
     settings = arm.settings.model_copy(update={"suffix": arm.settings.suffix.model_copy(update=tenant)})
-    generator = replace(opened.accelerator.generator, settings=settings)
+    generator = replace(arm.opened.accelerator.generator, settings=settings)
     started = clock()
     results = await answer_batch(
         generator, items, settings, strategy=arm.spec.strategy, concurrency=samples, votes=votes
@@ -160,7 +161,7 @@ def is_right(drawn: Sequence[Outcome], grader: Grader) -> float:
     return len(right) / len(won) if won else 0.0
 
 
-def row_of(arm: Arm, baseline: Arm, opened: Opened, options: argparse.Namespace, grader: Grader) -> Row:
+def row_of(arm: Arm, baseline: Arm, options: argparse.Namespace, grader: Grader) -> Row:
     """Summarise an arm beside the baseline."""
     pairs = list(zip(baseline.votes, arm.votes, strict=True))
     ratios = [before.seconds / after.seconds for before, after in pairs]
@@ -181,7 +182,7 @@ def row_of(arm: Arm, baseline: Arm, opened: Opened, options: argparse.Namespace,
         num_problems=number,
         num_samples=options.samples,
         temperature=options.temperature,
-        num_cores=opened.num_cores(arm.spec.strategy),
+        num_cores=arm.opened.num_cores(arm.spec.strategy),
         seconds=statistics.fmean(after.seconds for _, after in pairs),
         speedup=sum(before.seconds for before, _ in pairs) / sum(after.seconds for _, after in pairs),
         speedup_low=None if interval is None else interval.low,
@@ -238,39 +239,47 @@ async def measure(options: argparse.Namespace) -> list[Row]:
         if spec.name == BASELINE or (spec.name in options.rows if options.rows else _can_run(spec, options))
     ]
     async with AsyncExitStack() as stack:
-        opened = await open_group(groups_of(options)[0], options, [], stack)
-        if opened is None:
-            raise SettingsError("the engines do not start")
-        # As in use: with eight answers live, the load bounds the draft tokens of each.
-        flags = {**opened.group.flags, "load_control.use": "on"}
-        arms = [
-            Arm(
-                spec,
-                settings_of({**flags, **spec.own}, spec.strategy, options.temperature, options.max_tokens),
-            )
-            for spec in wanted
-        ]
+        opened: dict[str, Opened] = {}
+        for group in groups_of(options):
+            if any(_group_of(spec) == group.name for spec in wanted):
+                running = await open_group(group, options, [], stack)
+                if running is None:
+                    raise SettingsError("the engines do not start")
+                opened[group.name] = running
+        arms = [_arm_of(spec, opened[_group_of(spec)], options) for spec in wanted]
         clock = cpu_seconds_of_engines if options.cpu_time else time.perf_counter
         rng = random.Random(options.seed)
         for index, problem in enumerate([problems[0], *problems]):
             for arm in rng.sample(arms, len(arms)):
-                voted = await vote(opened, arm, problem, index, options.samples, clock)
+                voted = await vote(arm, problem, index, options.samples, clock)
                 if index:
                     arm.votes.append(voted)
             sys.stderr.write(f"\r{index} of {len(problems)} problems timed")
         sys.stderr.write("\n")
         with Grader() as grader:
-            return [row_of(arm, arms[0], opened, options, grader) for arm in arms]
+            return [row_of(arm, arms[0], options, grader) for arm in arms]
+
+
+def _arm_of(spec: RowSpec, opened: Opened, options: argparse.Namespace) -> Arm:
+    # As in use: with eight answers live, the load bounds the draft tokens of each.
+    flags = {**opened.group.flags, "load_control.use": "on", **spec.own}
+    return Arm(spec, opened, settings_of(flags, spec.strategy, options.temperature, options.max_tokens))
+
+
+def _group_of(spec: RowSpec) -> str:
+    return "head" if spec.strategy == "self_speculative" else "ours"
 
 
 def _can_run(spec: RowSpec, options: argparse.Namespace) -> bool:
-    return options.draft is not None or spec.strategy != "speculative"
+    needed = {"speculative": options.draft, "self_speculative": options.head}
+    return needed.get(spec.strategy, "") is not None
 
 
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--target", default=TARGET, help=f"default: {TARGET}")
     parser.add_argument("--draft", help="draft model, for the row model")
+    parser.add_argument("--head", help="draft head, for the rows with head")
     parser.add_argument("--device", default="auto")
     parser.add_argument("--problems", type=int, default=12)
     parser.add_argument("--problems-file", type=Path, help="questions with answers (default: the package's)")
@@ -289,10 +298,14 @@ def parse() -> argparse.Namespace:
         "--json", type=Path, nargs="?", const=Path("-"), help="write the rows to this file, or print them"
     )
     # Read by `groups_of`, which also opens what other scripts compare.
-    parser.set_defaults(engine="torch", head=None)
+    parser.set_defaults(engine="torch")
     options = parser.parse_args()
     if min(options.problems, options.max_tokens) < 1 or options.samples < 2 or options.temperature <= 0:
         parser.error("--problems and --max-tokens are at least 1, --samples 2, and --temperature above 0")
+    if missing := [
+        row.name for row in ROWS if row.name in (options.rows or ()) and not _can_run(row, options)
+    ]:
+        parser.error(f"{', '.join(missing)}: give --draft or --head")
     return options
 
 

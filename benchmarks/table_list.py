@@ -280,7 +280,6 @@ TABLES: Final[dict[str, Table]] = {
         [Part("real_other_t0", ("autoregressive", "self", "prompt_lookup", "transformers:prompt_lookup"))],
         plain(*REAL, CORES),
     ),
-    "real_headed_t0": Table("speed", [Part("real_headed_t0")], plain(*REAL, CORES, order=baseline_first)),
     "real_t06": Table("speed", [Part("real_t06")], plain(*REAL, CORES, order=baseline_first)),
     "real_planned": Table("speed", [Part("real_planned")], plain(*REAL, CORES)),
     "real_one_core": Table(
@@ -295,13 +294,8 @@ TABLES: Final[dict[str, Table]] = {
         plain(*REAL[:6], REAL[7]),
     ),
     "real_vllm": Table("vllm", [Part("real_vllm_t0")], plain(*REAL, DRAFTS, CORES, order=baseline_first)),
-    "real_vllm_earlier": Table(
-        "vllm",
-        [
-            Part("real_vllm_t06"),
-            Part("real_vllm_model", ("autoregressive", "model", "both:exact", "hybrid")),
-        ],
-        plain(REAL[0], TEMPERATURE, *REAL[1:6], REAL[7], DRAFTS, CORES),
+    "real_vllm_t06": Table(
+        "vllm", [Part("real_vllm_t06")], plain(*REAL, DRAFTS, CORES, order=baseline_first)
     ),
     "real_accuracy": Table("speed", [Part("real_accuracy")], plain(*REAL_ACCURACY)),
     "real_padded": Table("speed", [Part("real_padded")], plain(*REAL, order=baseline_first)),
