@@ -5,11 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import torch
 
 from reason_spec.accelerator import Accelerator
 from reason_spec.accelerator.bundle import create_engines
 from reason_spec.accelerator.engine_drafter import engine_drafter, with_drafter, with_fitting_strategy
 from reason_spec.errors import EngineError
+from reason_spec.lab.drafts.head_student import HeadStudent
+from reason_spec.pair import embedded_path
 from reason_spec.settings import load_settings
 
 
@@ -57,13 +60,18 @@ def test_a_head_beside_a_draft_model_drafts_tokens_and_the_model_steps(tmp_path:
     assert of_vllm.token_method == "eagle3"
 
 
-@pytest.mark.parametrize("strategy", ["lookahead", "hybrid"])
+@pytest.mark.parametrize(
+    ("strategy", "drafter"), [("lookahead", "self"), ("lookahead", "head"), ("hybrid", "head")]
+)
 async def test_steps_of_a_draft_model_and_tokens_of_the_target_itself_write_the_targets_answer(
-    strategy: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    strategy: str, drafter: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    if drafter == "head":
+        target = str(embedded_path("target"))
+        HeadStudent(target, target, None, torch.device("cpu")).save(tmp_path)
     flags = {
-        "target.drafter": "self",
+        "target.drafter": str(tmp_path) if drafter == "head" else drafter,
         "draft.model": "embedded",
         "strategy.name": strategy,
         "strategy.planner": False,
