@@ -69,7 +69,7 @@ def test_exact_lookahead_equals_the_target_alone_token_for_token(
 
 
 def test_every_plan_writes_the_targets_answer(accelerator: SyncAccelerator) -> None:
-    """Drafts without a draft model, drafts of tokens alone, and steps ahead, whichever the planner chooses."""
+    """Drafts of no model, draft tokens alone, and steps ahead, whichever the planner chooses."""
     planner = accelerator.accelerator.planner
     assert planner is not None
     alone = answer(accelerator, QUESTIONS[0], "autoregressive", sampling__max_tokens=80)
