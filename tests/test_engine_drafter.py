@@ -31,6 +31,12 @@ def test_self_and_a_head_are_found_by_the_name_of_the_draft(tmp_path: Path) -> N
         assert with_drafter(settings).drafter == name
 
 
+def test_what_is_no_head_is_refused_before_a_model_is_loaded(tmp_path: Path) -> None:
+    for name in (str(tmp_path), str(tmp_path / "missing")):
+        with pytest.raises(EngineError, match="holds no draft head"):
+            create_engines(load_settings(flags={"target.drafter": name}), ("self_speculative",))
+
+
 def test_a_named_strategy_is_kept_and_refused_where_it_needs_a_model_that_writes() -> None:
     settings = load_settings(flags={"draft.model": "self", "strategy.name": "lookahead"})
     assert with_fitting_strategy(settings).strategy.name == "lookahead"

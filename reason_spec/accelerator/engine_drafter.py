@@ -41,6 +41,11 @@ def with_drafter(settings: Settings) -> EngineSettings:
         return target
     name = name if name == SELF_DRAFT else str(drafter_folder(name))
     if target.kind == "torch":
+        if name != SELF_DRAFT and not is_head(Path(name)):
+            raise EngineError(
+                f"{settings.target.drafter!r} holds no draft head (--head, target.drafter): name a folder of "
+                "reason-spec draft train --kind head, or self"
+            )
         return target.model_copy(update={"drafter": name})
     if target.kind != "vllm" or name == SELF_DRAFT:
         raise EngineError(
