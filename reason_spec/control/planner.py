@@ -28,7 +28,7 @@ from reason_spec.types import Plan
 
 LONGEST_WAIT = 2.0
 """Longest time without a trial of a layer, in shares of the shortest."""
-FIRST_TRIALS, MOST_OF_FIRST_TRIAL = 3, 2.0
+FIRST_TRIALS, MOST_OF_FIRST_TRIAL = 3, 3.0
 """Answers without the draft model after the first one, if the best plan is less than so many times as fast by
 prediction: what drafts without a model gain is known from answers alone."""
 
