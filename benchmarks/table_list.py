@@ -336,11 +336,6 @@ TABLES: Final[dict[str, Table]] = {
         [Part("verifiers")],
         plain(*PAIRS, where=lambda row: row["kind"] == "all" and not row["pairs"].endswith("left out")),
     ),
-    "verifiers_baselines": Table(
-        "verifiers",
-        [Part("verifiers_baselines")],
-        plain(Column("", name("verifier")), *PAIRS, where=lambda row: row["kind"] == "all"),
-    ),
     "step_map": Table("planning", [Part("step_map")], step_map),
     "coverage_accuracy": Table("intervals", [Part("interval_coverage")], coverage("accuracy")),
     "coverage_difference": Table("intervals", [Part("interval_coverage")], coverage("difference")),
