@@ -129,6 +129,13 @@ def test_what_is_exact_is_written_with_all_there_is_for_tokens(
         assert exact_strategy(running).name == name
 
 
+@pytest.mark.parametrize("with_draft", [True, False])
+def test_a_head_drafts_the_tokens_of_exact_answers(with_draft: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ScriptedEngine, "drafts_itself", True)
+    with accelerator("prompt_lookup", with_draft=with_draft) as running:
+        assert exact_strategy(running).name == "self_speculative"
+
+
 @pytest.mark.parametrize(
     ("situation", "first", "answer", "reason"),
     [
