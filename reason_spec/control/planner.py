@@ -28,9 +28,10 @@ from reason_spec.types import Plan
 
 LONGEST_WAIT = 2.0
 """Longest time without a trial of a layer, in shares of the shortest."""
-FIRST_TRIALS, MOST_OF_FIRST_TRIAL = 3, 3.0
-"""Answers without the draft model after the first one, if the best plan is less than so many times as fast by
-prediction: what drafts without a model gain is known from answers alone."""
+FIRST_TRIALS = 3
+"""Answers that try, after the first one, what is gained without the draft model: answers alone show it."""
+MOST_OF_FIRST_TRIAL, MOST_OF_NEXT_TRIALS = 3.0, 1.5
+"""How many times as fast the best plan may be, by prediction, so that they are written."""
 
 
 def plan(candidates: Sequence[Plan], *, steps_margin: float, allow_steps: bool = True) -> Plan:
@@ -74,7 +75,8 @@ def explore(candidates: Sequence[Plan], history: AnswerHistory, *, every: int) -
 def _is_draft_model_left_out(ratio: float, history: AnswerHistory, every: int) -> bool:
     """Return whether to try an answer without the draft model; the best plan is ``ratio`` times as fast."""
     num_written, num_since = history.num_written["none"], history.num_since["none"]
-    if num_written + num_since > 0 and num_written < FIRST_TRIALS and ratio < MOST_OF_FIRST_TRIAL:
+    most = MOST_OF_FIRST_TRIAL if num_written == 0 else MOST_OF_NEXT_TRIALS
+    if num_written + num_since > 0 and num_written < FIRST_TRIALS and ratio < most:
         return True
     return num_since >= every * ratio**2
 
