@@ -118,7 +118,7 @@ class Accelerator:
         except BaseException:
             await self.close()
             raise
-        control = SpeculationController(controller, planners, self.bundle.follow_plan)
+        control = SpeculationController(controller, planners, self.bundle.cores.follow_plan)
         self.generator = replace(self.generator, control=control)
 
     async def close(self) -> None:

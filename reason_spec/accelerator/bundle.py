@@ -122,10 +122,6 @@ class ModelBundle:
             await asyncio.to_thread(sessions.save)
         await asyncio.gather(*(part.close() for part in self._parts), return_exceptions=True)
 
-    def follow_plan(self, is_draft_idle: bool) -> None:
-        """Give the target the cores of a draft without work, until a plan has some for it."""
-        self.cores.follow_plan(is_draft_idle=is_draft_idle)
-
     @property
     def engines(self) -> tuple[Engine, ...]:
         return (self.target,) if self.draft is None else (self.target, self.draft)

@@ -110,8 +110,8 @@ class CoreAllocator:
             wanted = self.alone
         self._begin_move(wanted)
 
-    def follow_plan(self, *, is_draft_idle: bool) -> None:
-        """Begin to move the target to the cores that a plan leaves it, without waiting."""
+    def follow_plan(self, is_draft_idle: bool) -> None:
+        """Begin to move the target to the cores that all plans leave it, without waiting."""
         self._begin_move(self.drafting if is_draft_idle else self.beside_draft)
 
     def _begin_move(self, wanted: Cores) -> None:

@@ -33,10 +33,10 @@ class GatedStrategy(Strategy):
         # A limited thinking and the answer after it are written under one plan.
         recorder.plan = plan = recorder.plan or self._plan(request)
         if plan is not None:
-            split = {"depth": plan.depth, "num_draft_tokens": plan.num_draft_tokens}
-            if self.target.drafts_itself:
-                # Not of the plan, which shares out the draft model's tokens.
-                del split["num_draft_tokens"]
+            split = {"depth": plan.depth}
+            if not self.target.drafts_itself:
+                # The plan shares out the tokens of the draft model, not of a head.
+                split["num_draft_tokens"] = plan.num_draft_tokens
             settings = settings.model_copy(update=split)
         return self._write(settings, request, recorder)
 
