@@ -9,10 +9,11 @@ VENV          ?= .venv
 VENV_CPU      ?= .venv-cpu
 # The frameworks of agents bring some two hundred packages, and want an older openai.
 VENV_AGENTS   ?= .venv-agents
-# CrewAI does not get along with LiteLLM; it is driven from here, without reason-spec.
+# CrewAI does not get along with LiteLLM; it is driven from here, without reason-spec. So is mcp-proxy, which
+# asks for mcp below 2 too.
 VENV_CREWAI   ?= .venv-crewai
 # What the locks are made of beside pyproject.toml: behind a change here comes `make lock`.
-CREWAI        ?= crewai>=1.15,<2
+CREWAI        ?= crewai>=1.15,<2 mcp-proxy>=0.12,<0.14
 OLDEST        ?= transformers==5.16.1
 INSTALLER     ?= uv>=0.9
 DOCS          ?= furo>=2025 myst-parser>=4 sphinx>=8 sphinxcontrib-mermaid>=1
@@ -132,7 +133,7 @@ agents:  ## Install with the frameworks of agents, into .venv-agents and .venv-c
 	@$(MAKE) --no-print-directory VENV=$(VENV_CREWAI) $(VENV_CREWAI)/.crewai
 
 test-agents: agents  ## Run the tests with the frameworks of agents in .venv-agents
-	@CREWAI_PYTHON="$(abspath $(VENV_CREWAI))/bin/python" $(VENV_AGENTS)/bin/python -m pytest -m agents $(PYTEST_ARGS) tests/integrations tests/tools_ahead/test_mcp_proxy.py
+	@CREWAI_PYTHON="$(abspath $(VENV_CREWAI))/bin/python" $(VENV_AGENTS)/bin/python -m pytest -m agents $(PYTEST_ARGS) tests/integrations $(wildcard tests/tools_ahead/test_mcp_*.py)
 
 harness:  ## Install with inspect_ai, lm-eval and Ray, into .venv-harness
 	@$(MAKE) --no-print-directory VENV=$(VENV_HARNESS) TORCH=cpu $(VENV_HARNESS)/.harness

@@ -13,7 +13,8 @@ MCP_HELP = (
     "Stand between an MCP client and an MCP server, and run likely calls ahead.\n\n"
     "Write it before the server's own command in the client's configuration: reason-spec mcp -- COMMAND. "
     "Everything is passed on. Calls to tools whose annotations say readOnlyHint are also made before the "
-    "client asks, as soon as the last result makes them likely. Only stdio is spoken."
+    "client asks, as soon as the last result makes them likely. Both sides speak stdio; for HTTP put a "
+    "bridge such as mcp-proxy between."
 )
 
 

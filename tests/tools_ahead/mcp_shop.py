@@ -1,4 +1,7 @@
-"""An MCP server of a shop, over stdio. Writes each call it serves into the file that is its argument."""
+"""An MCP server of a shop: mcp_shop.py FILE [PORT], over stdio or, with a port, over HTTP.
+
+It writes each call that it serves into the file.
+"""
 
 from __future__ import annotations
 
@@ -52,4 +55,7 @@ if __name__ == "__main__":
         server.add_tool(tool, annotations=ToolAnnotations(readOnlyHint=True))
     server.add_tool(cancel_order)
     server.add_tool(die, annotations=ToolAnnotations(readOnlyHint=False, idempotentHint=True))
-    server.run("stdio")
+    if len(sys.argv) > 2:
+        server.run("streamable-http", port=int(sys.argv[2]))
+    else:
+        server.run("stdio")

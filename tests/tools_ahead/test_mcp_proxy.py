@@ -10,7 +10,6 @@ import sys
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import Future
 from contextlib import asynccontextmanager
-from pathlib import Path
 from typing import Any
 
 import psutil
@@ -21,12 +20,10 @@ from reason_spec.tools_ahead.mcp_messages import result_text
 from reason_spec.tools_ahead.mcp_proxy import RAN_AHEAD, McpProxy, _SafePredictor
 from reason_spec.tools_ahead.model import CallModel
 from reason_spec.tools_ahead.predictor import Prediction
-from tests.tools_ahead.some_conversations import READ_ONLY, events, messages_of, order, user
+from tests.tools_ahead.shop_client import PATIENCE_SECONDS, ROOT, Shop, asked, ran_ahead, ready
+from tests.tools_ahead.some_conversations import READ_ONLY, events, order, user
 
 pytestmark = pytest.mark.agents
-ROOT = Path(__file__).resolve().parents[2]
-PATIENCE_SECONDS = 60.0
-SHOP = Path(__file__).with_name("mcp_shop.py")
 WRITE: dict[str, Any] = {"id": 1, "method": "tools/call", "params": {"name": "cancel_order", "arguments": {}}}
 ECHO = """
 import json, sys
@@ -50,61 +47,6 @@ signal.signal(signal.SIGTERM, signal.SIG_IGN)
 print(os.getpid(), flush=True)
 time.sleep(100)
 """
-
-
-class Shop:
-    """The files of one test, and the client's view of the server through the proxy."""
-
-    def __init__(self, folder: Path, model: CallModel) -> None:
-        self.folder = folder
-        self.served_file = folder / "served"
-        self.log_file = folder / "log"
-        (folder / "model.json").write_text(model.to_json())
-        lines = [json.dumps({"messages": messages_of(number)}) for number in range(20)]
-        (folder / "past.jsonl").write_text("\n".join(lines))
-
-    @property
-    def served(self) -> list[str]:
-        return self.served_file.read_text().splitlines() if self.served_file.exists() else []
-
-    async def serves(self, num_calls: int) -> None:
-        """Wait until the server has served so many calls."""
-        async with asyncio.timeout(PATIENCE_SECONDS):
-            while len(self.served) < num_calls:  # noqa: ASYNC110
-                await asyncio.sleep(0.02)
-
-    @asynccontextmanager
-    async def client(self, *options: str, proxied: bool = True) -> AsyncIterator[Any]:
-        mcp = pytest.importorskip("mcp", reason="the package mcp is not installed")
-        command = [sys.executable, str(SHOP), str(self.served_file)]
-        if proxied:
-            files = ["--model", str(self.folder / "model.json"), "--learn", str(self.folder / "past.jsonl")]
-            command = [sys.executable, str(ROOT / "cli.py"), "mcp", *files, "--log", *options, "--", *command]
-        parameters = mcp.StdioServerParameters(command=command[0], args=command[1:])
-        with self.log_file.open("w") as log:
-            async with mcp.Client(mcp.client.stdio.stdio_client(parameters, errlog=log)) as client:
-                yield client
-
-
-@pytest.fixture
-def shop(tmp_path: Path, shop_model: CallModel) -> Shop:
-    return Shop(tmp_path, shop_model)
-
-
-async def asked(client: Any, name: str, **arguments: str) -> Any:
-    return await client.call_tool(name, arguments)
-
-
-async def ready(client: Any, shop: Shop) -> None:
-    """List the tools, and wait until the past is learned."""
-    await client.list_tools()
-    async with asyncio.timeout(PATIENCE_SECONDS):
-        while "learned" not in shop.log_file.read_text():  # noqa: ASYNC110
-            await asyncio.sleep(0.02)
-
-
-def ran_ahead(result: Any) -> bool:
-    return RAN_AHEAD in (result.meta or {})
 
 
 async def test_orders_run_ahead_once_the_user_is_known(shop: Shop) -> None:
