@@ -14,12 +14,15 @@ VENV_AGENTS   ?= .venv-agents
 VENV_CREWAI   ?= .venv-crewai
 # What the locks are made of beside pyproject.toml: behind a change here comes `make lock`.
 CREWAI        ?= crewai>=1.15,<2 mcp-proxy>=0.12,<0.14
+AIPERF        ?= aiperf>=0.13,<0.14
 OLDEST        ?= transformers==5.16.1
 INSTALLER     ?= uv>=0.9
 DOCS          ?= furo>=2025 myst-parser>=4 sphinx>=8 sphinxcontrib-mermaid>=1
 TORCH_VERSION ?= 2.13.0
 # Evaluation harnesses and Ray bring some hundred packages more.
 VENV_HARNESS  ?= .venv-harness
+# AIPerf does not get along with inspect_ai; it is driven from there.
+VENV_AIPERF   ?= .venv-aiperf
 VENV_DOCS     ?= .venv-docs
 # auto: a CPU build unless an NVIDIA GPU is seen; cpu and gpu say which.
 TORCH         ?= auto
@@ -135,11 +138,12 @@ agents:  ## Install with the frameworks of agents, into .venv-agents and .venv-c
 test-agents: agents  ## Run the tests with the frameworks of agents in .venv-agents
 	@CREWAI_PYTHON="$(abspath $(VENV_CREWAI))/bin/python" $(VENV_AGENTS)/bin/python -m pytest -m agents $(PYTEST_ARGS) tests/integrations $(wildcard tests/tools_ahead/test_mcp_*.py)
 
-harness:  ## Install with inspect_ai, lm-eval and Ray, into .venv-harness
+harness:  ## Install with inspect_ai, lm-eval and Ray, into .venv-harness, and AIPerf, into .venv-aiperf
 	@$(MAKE) --no-print-directory VENV=$(VENV_HARNESS) TORCH=cpu $(VENV_HARNESS)/.harness
+	@$(MAKE) --no-print-directory VENV=$(VENV_AIPERF) $(VENV_AIPERF)/.aiperf
 
 test-harness: harness  ## Run the tests with inspect_ai, lm-eval and Ray in .venv-harness
-	@$(VENV_HARNESS)/bin/python -m pytest -m harness $(PYTEST_ARGS) tests/harness
+	@AIPERF_PYTHON="$(abspath $(VENV_AIPERF))/bin/python" $(VENV_HARNESS)/bin/python -m pytest -m harness $(PYTEST_ARGS) tests/harness
 
 dist: $(INSTALLED)  ## Build wheels and source archives into dist/ (VERSION=1.2.3 sets reason-spec's version)
 	@$(BIN)/python scripts/build_packages.py $(if $(VERSION),--version $(VERSION))
@@ -153,7 +157,7 @@ docs:  ## Make the documentation as a site with search, in build/docs; a dead li
 	@echo "The site is in build/docs"
 
 clean:  ## Remove .venv and everything the tools left behind
-	rm -rf $(VENV) $(VENV_CPU) $(VENV_AGENTS) $(VENV_CREWAI) $(VENV_HARNESS) $(VENV_DOCS) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) $(VENV_CPU) $(VENV_AGENTS) $(VENV_CREWAI) $(VENV_HARNESS) $(VENV_AIPERF) $(VENV_DOCS) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(VENV)/.created:
@@ -205,6 +209,11 @@ $(VENV)/.agents: $(VENV)/.uv $(PROJECTS) requirements/agents.txt scripts/install
 $(VENV)/.crewai: $(VENV)/.uv requirements/crewai.txt
 	@echo "Installing CrewAI"
 	@$(call locked,requirements/crewai.txt)
+	@touch $@
+
+$(VENV)/.aiperf: $(VENV)/.uv requirements/aiperf.txt
+	@echo "Installing AIPerf"
+	@$(call locked,requirements/aiperf.txt)
 	@touch $@
 
 $(VENV)/.docs: $(VENV)/.uv requirements/docs.txt

@@ -28,7 +28,7 @@ EXTRAS = {
     "harness": ("dev", "inspect", "harness", "guidellm", "ray", "ray-serve"),
 }
 """The extras of the package that an environment has."""
-VARIABLES = {"oldest": "OLDEST", "crewai": "CREWAI", "uv": "INSTALLER", "docs": "DOCS"}
+VARIABLES = {"oldest": "OLDEST", "crewai": "CREWAI", "aiperf": "AIPERF", "uv": "INSTALLER", "docs": "DOCS"}
 """Environments without the package itself, and the variable of the Makefile with their requirements."""
 OURS = "reason-spec"
 """Distributions of this repository are installed from it."""
