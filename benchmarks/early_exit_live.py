@@ -94,10 +94,9 @@ class PlayedText:
     def _value_after(self, thinking: str) -> str:
         length, value = 0, ""
         for step, one in zip(self._steps, self._values, strict=True):
-            length += len(step)
-            if length > len(thinking.rstrip()) + 2:
+            if length + len(step.rstrip()) > len(thinking.rstrip()):
                 break
-            value = one
+            length, value = length + len(step), one
         return value
 
 

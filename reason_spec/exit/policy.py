@@ -1,14 +1,17 @@
-"""The exit policy: a small calibrated model over the features of `reason_spec.exit.features`, and its file.
+"""The exit policy: small models over the features of `reason_spec.exit.features`, and their file.
 
-After each step the model gives each stated value the chance that it is the answer which the text would end
-with. The thinking may stop where the best chance reaches the threshold, and the answer is that value. The
-file is JSON; its numbers are checked when they are read, and nothing in it is executed.
+After each step the first model gives each stated value the chance that it is the answer which the text would
+end with. Where it is nearly sure, a second one, fitted to such places alone, gives the chance of its choice:
+what decides there is not what decides elsewhere. The thinking may stop where the chance reaches the
+threshold, and the answer is that value. The file is JSON; its numbers are checked when they are read, and
+nothing in it is executed.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Sequence
 from functools import cached_property
 from math import exp
 from pathlib import Path
@@ -24,7 +27,7 @@ from reason_spec.routers.learned import Boosting, read_trained
 Floats: TypeAlias = NDArray[np.float64]
 Rows: TypeAlias = NDArray[np.float64] | NDArray[np.float32]
 FORMAT: Final = "reason-spec exit policy"
-VERSION: Final = 1
+VERSION: Final = 2
 SHIPPED: Final = Path(__file__).resolve().parent / "weights" / "policy.json"
 """The policy that ships; ``weights/README.md`` names its data."""
 _RECIPE: Final = "Train one with: reason-spec exit train"
@@ -40,6 +43,8 @@ ASKED_FEATURES: Final = (
 solved problems without any thinking teach them."""
 ASKED_COLUMNS: Final = tuple(FEATURE_NAMES.index(name) for name in ASKED_FEATURES)
 MODEL_FEATURES: Final = (*FEATURE_NAMES, "is_asked", "is_asked_lead")
+NEARLY_SURE: Final = 0.7
+"""Chance of the first model from which on the second one decides."""
 
 
 class Trees:
@@ -82,20 +87,19 @@ class ExitPolicy(BaseModel):
     """The content of a policy's file.
 
     ``asked`` gives the log-odds that a value is the quantity that the question asks for, from
-    `ASKED_FEATURES`. ``model`` reads all features and those log-odds. ``slope`` and ``intercept`` calibrate
-    its log-odds (Platt 1999). ``trained`` describes the training data; ``questions`` has the `question_key`
-    of each of its questions that is known.
+    `ASKED_FEATURES`. ``model``, the first model, reads all features and those log-odds. ``second`` reads
+    these and the log-odds of the first; None where there was too little to fit it to. ``trained`` describes
+    the training data; ``questions`` has the `question_key` of each of its questions that is known.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
     format: Literal["reason-spec exit policy"] = FORMAT
-    version: Literal[1] = VERSION
+    version: Literal[2] = VERSION
     features: tuple[str, ...]
     asked: Boosting
     model: Boosting
-    slope: float = Field(default=1.0, ge=0)
-    intercept: float = 0.0
+    second: Boosting | None = None
     threshold: float = Field(ge=0, le=1)
     trained: dict[str, Any] = {}
     questions: tuple[str, ...] = ()
@@ -104,13 +108,14 @@ class ExitPolicy(BaseModel):
     def _is_whole(self) -> ExitPolicy:
         if self.features != MODEL_FEATURES:
             raise ValueError("it was trained on other features than this version has; train it again")
-        if not (self.asked.fits(len(ASKED_FEATURES)) and self.model.fits(len(MODEL_FEATURES))):
+        fits = self.asked.fits(len(ASKED_FEATURES)) and self.model.fits(len(MODEL_FEATURES))
+        if not fits or not (self.second is None or self.second.fits(len(MODEL_FEATURES) + 1)):
             raise ValueError("the model's sizes are not those of its features")
         return self
 
     @cached_property
-    def _trees(self) -> tuple[Trees, Trees]:
-        return Trees(self.asked), Trees(self.model)
+    def _trees(self) -> tuple[Trees, Trees, Trees | None]:
+        return Trees(self.asked), Trees(self.model), None if self.second is None else Trees(self.second)
 
     @cached_property
     def _seen(self) -> frozenset[str]:
@@ -120,22 +125,19 @@ class ExitPolicy(BaseModel):
         """Return whether the policy was trained on answers to a question."""
         return question_key(question) in self._seen
 
-    def chances(self, candidates: list[Candidate] | tuple[Candidate, ...]) -> list[float]:
-        """Return the chance of each candidate of one step to be the final answer."""
-        if not candidates:
-            return []
-        asked, model = self._trees
-        rows = np.array([candidate.features for candidate in candidates])
-        margins = model.margins(with_asked(rows, asked.margins(rows[:, ASKED_COLUMNS]), len(rows)))
-        return [_sigmoid(self.intercept + self.slope * margin) for margin in margins.tolist()]
-
-    def best(self, candidates: list[Candidate] | tuple[Candidate, ...]) -> Choice | None:
+    def best(self, candidates: Sequence[Candidate]) -> Choice | None:
         """Return the most likely answer after a step; None before a value is stated."""
-        chances = self.chances(candidates)
-        if not chances:
+        if not candidates:
             return None
-        place = max(range(len(chances)), key=chances.__getitem__)
-        return Choice(candidates[place].text, chances[place])
+        asked, model, second = self._trees
+        rows = np.array([candidate.features for candidate in candidates])
+        rows = with_asked(rows, asked.margins(rows[:, ASKED_COLUMNS]), len(rows))
+        margins = model.margins(rows)
+        place = int(margins.argmax())
+        best, chance = slice(place, place + 1), sigmoid(margins[place])
+        if second is not None and chance >= NEARLY_SURE:
+            chance = sigmoid(second.margins(with_first(rows[best], margins[best]))[0])
+        return Choice(candidates[place].text, chance)
 
     def to_json(self) -> str:
         return json.dumps(self.model_dump(mode="json")) + "\n"
@@ -170,11 +172,16 @@ def with_asked(rows: Rows, asked: Floats, *step_sizes: int) -> Rows:
     return np.column_stack((rows, asked.astype(rows.dtype), leads.astype(rows.dtype)))
 
 
+def with_first(rows: Rows, margins: Floats) -> Rows:
+    """Append the log-odds of the first model: ``[rows, features + 1]``."""
+    return np.column_stack((rows, margins.astype(rows.dtype)))
+
+
 NO_OTHER: Final = -9.0
 """Log-odds of the best other candidate where there is none."""
 
 
-def _sigmoid(margin: float) -> float:
+def sigmoid(margin: float) -> float:
     return 1 / (1 + exp(-margin)) if margin >= 0 else exp(margin) / (1 + exp(margin))
 
 

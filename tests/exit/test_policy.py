@@ -12,7 +12,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from reason_spec.errors import DataError
-from reason_spec.exit.policy import NO_OTHER, ExitMonitor, ExitPolicy, Trees, load_policy, with_asked
+from reason_spec.exit.policy import (
+    NEARLY_SURE,
+    NO_OTHER,
+    ExitMonitor,
+    ExitPolicy,
+    Trees,
+    load_policy,
+    sigmoid,
+    with_asked,
+)
 from reason_spec.routers.learned import Boosting, Tree
 from reason_spec.segment import split_steps
 
@@ -46,6 +55,24 @@ def test_the_shipped_policy_stops_at_the_answer_and_not_before() -> None:
 
 def test_a_threshold_of_one_never_stops() -> None:
     assert first_stop(THINKING, POLICY.model_copy(update={"threshold": 1.0})) is None
+
+
+def test_the_second_model_decides_where_the_first_is_nearly_sure_and_nowhere_else() -> None:
+    doubts = Boosting(base=-2.0, rate=1.0, trees=())
+    first, both = (
+        ExitMonitor(ExitPolicy.model_validate({**POLICY.model_dump(), "second": second}), QUESTION)
+        for second in (None, doubts)
+    )
+    sure = []
+    for step in split_steps(THINKING):
+        alone, decided = first.weigh(step), both.weigh(step)
+        assert (alone is None) == (decided is None)
+        if alone is None or decided is None:
+            continue
+        assert alone.answer == decided.answer
+        sure.append(alone.chance >= NEARLY_SURE)
+        assert decided.chance == (sigmoid(-2.0) if sure[-1] else alone.chance)
+    assert {True, False} == set(sure)
 
 
 @settings(max_examples=40)
@@ -98,7 +125,12 @@ def test_what_was_written_is_read_again(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("changes", "message"),
-    [({"threshold": 2}, "threshold"), ({"features": ["x"]}, "other features"), ({"more": 1}, "more")],
+    [
+        ({"threshold": 2}, "threshold"),
+        ({"features": ["x"]}, "other features"),
+        ({"second": Boosting(base=0, rate=1, trees=(tree(feature=(999, 0, 0)),)).model_dump()}, "sizes"),
+        ({"more": 1}, "more"),
+    ],
 )
 def test_damaged_files_are_refused_by_field(changes: dict[str, Any], message: str, tmp_path: Path) -> None:
     path = tmp_path / "policy.json"

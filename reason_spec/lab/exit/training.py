@@ -20,12 +20,14 @@ from reason_spec.exit.features import FEATURE_NAMES, ExitReader
 from reason_spec.exit.policy import (
     ASKED_COLUMNS,
     MODEL_FEATURES,
+    NEARLY_SURE,
     ExitPolicy,
     Floats,
     Rows,
     Trees,
     question_key,
     with_asked,
+    with_first,
 )
 from reason_spec.exit.reading import Value
 from reason_spec.exit.values import VALUE_FEATURES
@@ -46,6 +48,18 @@ _MODEL_FIT: Final = {
     "l2_regularization": 2.0,
     "max_features": 0.3,
 }
+_SECOND_FIT: Final = {
+    "max_iter": 150,
+    "learning_rate": 0.05,
+    "max_leaf_nodes": 10,
+    "min_samples_leaf": 60,
+    "l2_regularization": 2.0,
+    "max_features": 0.3,
+}
+_SECOND_PARTS: Final = 3
+"""Parts of the problems: the first model rates each after a fit to the others, as it rates what is new."""
+_SECOND_WRONG: Final = 60
+"""Rows on which the first model is wrongly sure, below which there is no second one."""
 _BINS: Final = 64
 _RATED_ROWS: Final = 10_000
 """Rows that trees rate at once: each takes a place for each tree."""
@@ -146,11 +160,12 @@ def train(
     import sklearn
 
     rows = _with_asked(table, asked)
-    model = _fit_model(rows, table, np.arange(len(rows)), seed)
+    model, second = _fit_models(rows, table, np.arange(len(rows)), seed)
     return ExitPolicy(
         features=MODEL_FEATURES,
         asked=asked,
         model=model,
+        second=second,
         threshold=threshold,
         trained={
             **about,
@@ -193,8 +208,10 @@ def held_out_policies(
         key = int(fold[answer]), int(part[answer])
         if key not in policies:
             seen = (fold != key[0]) & ((part != key[1]) | (not by_group))
-            model = _fit_model(rows, table, np.flatnonzero(seen[table.answer]), seed)
-            policies[key] = ExitPolicy(features=MODEL_FEATURES, asked=asked, model=model, threshold=1.0)
+            model, second = _fit_models(rows, table, np.flatnonzero(seen[table.answer]), seed)
+            policies[key] = ExitPolicy(
+                features=MODEL_FEATURES, asked=asked, model=model, second=second, threshold=1.0
+            )
             advance()
         found[answer] = policies[key]
     return found
@@ -231,18 +248,41 @@ def train_asked(problems: Sequence[Problem], advance: Advance = lambda: None, se
 
 def _with_asked(table: LabelledCandidates, asked: Boosting) -> Rows:
     assert table.x.shape[1] == len(FEATURE_NAMES), "rows have the features of this version"
-    trees, x = Trees(asked), table.x[:, ASKED_COLUMNS]
-    parts = [trees.margins(x[start : start + _RATED_ROWS]) for start in range(0, len(x), _RATED_ROWS)]
-    return with_asked(table.x, np.concatenate(parts), *table.sizes)
+    return with_asked(table.x, _margins(asked, table.x[:, ASKED_COLUMNS]), *table.sizes)
 
 
-def _fit_model(rows: Rows, table: LabelledCandidates, seen: NDArray[np.int64], seed: int) -> Boosting:
+def _fit_models(
+    rows: Rows, table: LabelledCandidates, seen: NDArray[np.int64], seed: int
+) -> tuple[Boosting, Boosting | None]:
+    """Fit the first model to the rows ``seen``, and the second to those where the first is nearly sure."""
+    seen = seen[table.weight[seen] > 0]
     # Answers with many steps must not outweigh the others; the root keeps some weight for their variety.
     counts = np.bincount(table.answer, minlength=len(table.problem))
-    seen = seen[table.weight[seen] > 0]
+    few, final = rows[seen].astype(np.float32), table.final[seen]
     weights = table.weight[seen] / np.sqrt(counts[table.answer[seen]])
-    few = rows[seen].astype(np.float32)
-    return fit_boosting(few, table.final[seen], weights / weights.mean(), _MODEL_FIT, seed)
+
+    def fit(x: NDArray[np.float32], chosen: NDArray[np.int64], options: dict[str, Any]) -> Boosting:
+        return fit_boosting(x, final[chosen], weights[chosen] / weights[chosen].mean(), options, seed)
+
+    everything = np.arange(len(few))
+    part = table.problem[table.answer[seen]] % _SECOND_PARTS
+    margins = np.zeros(len(few))
+    for left_out in range(_SECOND_PARTS):
+        others, own = np.flatnonzero(part != left_out), np.flatnonzero(part == left_out)
+        if len(own) and 0 < final[others].sum() < len(others):
+            margins[own] = _margins(fit(few[others], others, _MODEL_FIT), few[own])
+    near = np.flatnonzero(margins >= np.log(NEARLY_SURE / (1 - NEARLY_SURE)))
+    num_wrong = int((~final[near]).sum())
+    second = None
+    if _SECOND_WRONG <= num_wrong < len(near):
+        second = fit(with_first(few[near], margins[near]).astype(np.float32), near, _SECOND_FIT)
+    return fit(few, everything, _MODEL_FIT), second
+
+
+def _margins(boosting: Boosting, x: Rows) -> Floats:
+    trees = Trees(boosting)
+    starts = range(0, len(x), _RATED_ROWS)
+    return np.concatenate([trees.margins(x[start : start + _RATED_ROWS]) for start in starts])
 
 
 def fit_boosting(

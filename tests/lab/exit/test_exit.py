@@ -71,6 +71,16 @@ def test_held_out_policies_have_not_seen_the_problem_nor_the_model(trained: Trai
     assert all(one_fold[a] == one_fold[a + 1] for a in range(0, len(one_fold), 2)), "one question, one fold"
 
 
+def test_a_second_model_needs_rows_of_which_the_first_is_wrongly_sure(
+    trained: Trained, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert trained.policy.second is None, "96 short answers have few"
+    monkeypatch.setattr(training, "_SECOND_WRONG", 1)
+    policy = training.train(trained.table, trained.policy.asked, threshold=0.9, about={})
+    assert policy.second is not None
+    assert policy.model == trained.policy.model
+
+
 @settings(max_examples=25, deadline=None)
 @given(st.data(), st.text(max_size=150), st.sampled_from([0.3, 0.6, 0.9]))
 def test_another_rest_of_the_text_gives_the_same_stops(
