@@ -17,7 +17,7 @@ data=${DATA:-results/aiperf_prompts.jsonl}
 [[ -n ${DATA:-} ]] || sed 's/"question":/"text":/' "$here/problems.jsonl" > "$data"
 for streams in ${STREAMS:-1 4}; do
     aiperf profile \
-        --model "${MODEL:-embedded}" --tokenizer "${TOKENIZER:?the model\'s folder or name}" \
+        --model "${MODEL:-embedded}" --tokenizer "${TOKENIZER:?is the folder or name of the model}" \
         --url "${url%/v1}" --endpoint-type chat --streaming --api-key "$OPENAI_API_KEY" --use-server-token-count \
         --input-file "$data" --custom-dataset-type single-turn \
         --extra-inputs "max_tokens:${MAX_TOKENS:-256}" temperature:0 \
