@@ -15,7 +15,7 @@ from reason_spec.engines.gguf import PACKAGED
 
 ROOT = Path(__file__).parents[2]
 MODELS = {"smollm2", "gemma3"}
-NAMES = ("dev", "cpu", "agents", "harness", "oldest", "crewai", "uv", "docs")
+NAMES = ("dev", "cpu", "agents", "harness", "oldest", "crewai", "aiperf", "uv", "docs")
 
 
 @pytest.fixture(scope="module")
