@@ -80,7 +80,9 @@ def test_all_is_locked_by_hash_and_no_index_is_named(name: str) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_no_package_for_cuda_is_locked(name: str) -> None:
-    assert [package for package in versions(name) if re.match(r"(nvidia|cuda)-|torch", package)] == []
+    # A binding of a few kilobytes, which AIPerf imports: it needs no CUDA.
+    found = {package for package in versions(name) if re.match(r"(nvidia|cuda)-|torch", package)}
+    assert found <= {"nvidia-ml-py"}
 
 
 def test_what_is_wanted_changes_what_a_lock_is_made_of(
