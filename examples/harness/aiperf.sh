@@ -7,11 +7,7 @@
 # the model's folder or name (`python -c 'from reason_spec.pair import embedded_path; print(embedded_path("target"))'`).
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
-
-url=${OPENAI_BASE_URL:-http://127.0.0.1:8000/v1}
-export OPENAI_API_KEY=${OPENAI_API_KEY:-unused}
-curl --silent --fail --output /dev/null --retry 600 --retry-delay 1 --retry-connrefused \
-    --header "Authorization: Bearer $OPENAI_API_KEY" "$url/models"
+source "$here/server.sh"
 mkdir -p results
 data=${DATA:-results/aiperf_prompts.jsonl}
 [[ -n ${DATA:-} ]] || sed 's/"question":/"text":/' "$here/problems.jsonl" > "$data"

@@ -6,11 +6,7 @@
 # OPENAI_BASE_URL and MODEL name another server and model, DATA other problems, STREAMS other loads.
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
-
-url=${OPENAI_BASE_URL:-http://127.0.0.1:8000/v1}
-export OPENAI_API_KEY=${OPENAI_API_KEY:-unused}
-curl --silent --fail --output /dev/null --retry 600 --retry-delay 1 --retry-connrefused \
-    --header "Authorization: Bearer $OPENAI_API_KEY" "$url/models"
+source "$here/server.sh"
 mkdir -p results
 guidellm run \
     --backend "{kind: openai_http, target: '${url%/v1}', model: '${MODEL:-embedded}', api_key: '$OPENAI_API_KEY', max_tokens: ${MAX_TOKENS:-256}}" \

@@ -8,14 +8,9 @@ set -euo pipefail
 results=$PWD/results
 cd "$(dirname "${BASH_SOURCE[0]}")"
 
-url=${OPENAI_BASE_URL:-http://127.0.0.1:8000/v1}
+source server.sh
 # Whoever waits for long reasoning waits longer than the five minutes that are the harness's own limit.
 model="model=${MODEL:-embedded},base_url=$url/chat/completions,num_concurrent=4,max_retries=3,timeout=3600"
-# The server may want no key, the client does.
-export OPENAI_API_KEY=${OPENAI_API_KEY:-unused}
-# While the models are loaded the server says so with 503, for which the harness has no patience.
-curl --silent --fail --output /dev/null --retry 600 --retry-delay 1 --retry-connrefused \
-    --header "Authorization: Bearer $OPENAI_API_KEY" "$url/models"
 lm_eval run \
     --model local-chat-completions --model_args "$model" \
     --tasks "${TASKS:-arithmetic_local}" --include_path . \
