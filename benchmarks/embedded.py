@@ -1,7 +1,7 @@
 """Time the torch engine: each layer, both, and transformers' generate.
 
     python benchmarks/embedded.py [--models real] [--problems 60] [--accuracy 500] [--temperatures 0 0.6]
-        [--json [FILE]]
+        [--grades FILE] [--json [FILE]]
 
 Every row solves the same fresh problems. For each problem the rows take turns in an order shuffled
 with the seed, prefix caches are emptied before each, and nothing else runs: stop other work first.
@@ -9,12 +9,12 @@ Seconds are those of one problem at a time. ``speedup`` is the median over probl
 ``autoregressive`` at the same temperature over those of the row. The rows ``suffix`` and
 ``suffix:published`` have an engine each, whose suffix cache holds what the row wrote before. Accuracy is
 measured on more problems, solved together; rows with the baseline's tokens have the baseline's accuracy.
+``--grades`` keeps the grades in a file, so that a stopped run goes on where it was.
 """
 
 from __future__ import annotations
 
 import argparse
-import asyncio
 import statistics
 import sys
 from collections.abc import Mapping, Sequence
@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from arms import Arm, Ours, Run, Transformers, printer, settings_of, time_rows, write_rows
+from arms import Arm, Ours, Run, Transformers, printer, settings_of, time_rows, write_measured
 from grades import Grades, grade
 from models import Models, Task, add_models_arguments, models_of, needs_draft
 from table_forms import Column, number
@@ -140,8 +140,14 @@ async def measure(
     seed: int = 0,
     flags: dict[str, Any] | None = None,
     models: Models,
+    grades_file: Path | None = None,
 ) -> list[Row]:
-    """Measure every row; ``flags`` are settings for all of them, such as a device."""
+    """Measure every row; ``flags`` are settings for all of them, such as a device.
+
+    Raises:
+        DataError: ``grades_file`` cannot be read or written, or a line of it is damaged.
+    """
+    grades = Grades(grades_file)
     # Under load the load controller lets the target write alone: its answers would be graded as every row's.
     flags = {"load_control.use": "off", **models.flags, **(flags or {})}
     chosen = models.tasks(max(problems_timed, problems_graded), seed)
@@ -164,7 +170,6 @@ async def measure(
         for name, temperature in settings:
             if problems_graded and name in ("autoregressive", *LOSSY):
                 own_settings = settings[name, temperature]
-                grades = Grades(None)
                 key = grades.key(own_settings, seed)
                 graded = await grade(ours, own_settings, chosen[:problems_graded], at_once, grades, key)
                 accuracies[name, temperature] = [problem.right for problem in graded.values()]
@@ -218,6 +223,7 @@ def parser_of(doc: str | None) -> argparse.ArgumentParser:
         "--accuracy", type=int, default=500, help="problems for accuracy; 0: none (default: 500)"
     )
     parser.add_argument("--at-once", type=int, default=16, help="problems solved together for accuracy")
+    parser.add_argument("--grades", type=Path, help="keep what was graded in this file (JSON lines)")
     parser.add_argument("--max-tokens", type=int, default=MAX_TOKENS)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument(
@@ -238,18 +244,17 @@ def main() -> None:
     parser = parser_of(__doc__)
     parser.add_argument("--temperatures", type=float, nargs="+", default=list(TEMPERATURES))
     arguments = parse(parser)
-    rows = asyncio.run(
-        measure(
-            problems_timed=arguments.problems,
-            problems_graded=arguments.accuracy,
-            temperatures=arguments.temperatures,
-            at_once=arguments.at_once,
-            max_tokens=arguments.max_tokens,
-            seed=arguments.seed,
-            models=models_of(arguments),
-        )
+    measuring = measure(
+        problems_timed=arguments.problems,
+        problems_graded=arguments.accuracy,
+        temperatures=arguments.temperatures,
+        at_once=arguments.at_once,
+        max_tokens=arguments.max_tokens,
+        seed=arguments.seed,
+        models=models_of(arguments),
+        grades_file=arguments.grades,
     )
-    write_rows(rows, arguments.json, print_rows)
+    write_measured(measuring, arguments.json, print_rows)
 
 
 if __name__ == "__main__":

@@ -19,7 +19,6 @@ where it was, ``--problems 0`` only grades, and a later run on a quiet machine h
 from __future__ import annotations
 
 import argparse
-import asyncio
 import statistics
 import sys
 import time
@@ -28,7 +27,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from arms import Arm, Ours, Run, cpu_seconds_of_engines, printer, settings_of, time_rows, write_rows
+from arms import Arm, Ours, Run, cpu_seconds_of_engines, printer, settings_of, time_rows, write_measured
 from embedded import parser_of
 from grades import Graded, Grades, grade
 from models import Models, Task, models_of, needs_draft
@@ -271,14 +270,17 @@ async def measure(options: argparse.Namespace) -> list[Row]:
                 problems = chosen[: options.accuracy]
                 graded[name] = await grade(ours, row_settings, problems, options.at_once, grades, key)
     measured = [arm for arm in arms if arm.runs or arm.name in graded]
-    return [row_of(arm, arms[0], graded) for arm in measured]
+    rows_done = [row_of(arm, arms[0], graded) for arm in measured]
+    if options.png is not None:
+        draw(rows_done, options.png)
+        sys.stderr.write(f"{options.png} drawn\n")
+    return rows_done
 
 
 def main() -> None:
     parser = parser_of(__doc__)
     names = [name for name, *_ in ROWS]
     parser.add_argument("--rows", nargs="+", default=[], choices=names, metavar="ROW", help=", ".join(names))
-    parser.add_argument("--grades", type=Path, help="keep what was graded in this file (JSON lines)")
     parser.add_argument("--as-graded", action="store_true", help="grade nothing, take what --grades has")
     parser.add_argument(
         "--judge", metavar="DIR", help="folder of verifier train --level token, for row judge"
@@ -294,11 +296,7 @@ def main() -> None:
         parser.error("--as-graded needs --grades FILE")
     if options.problems < 0 or options.accuracy < 0 or not options.problems + options.accuracy:
         parser.error("--problems and --accuracy must not be negative, nor both 0")
-    rows = asyncio.run(measure(options))
-    write_rows(rows, options.json, print_rows)
-    if options.png is not None:
-        draw(rows, options.png)
-        sys.stderr.write(f"{options.png} drawn\n")
+    write_measured(measure(options), options.json, print_rows)
 
 
 if __name__ == "__main__":
