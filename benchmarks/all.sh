@@ -68,8 +68,9 @@ measure real_other_t0 "$PY" real --problems 60 $GSM8K --temperatures 0 --rows pr
 measure real_t06 "$PY" real $DRAFT $HEAD --problems 60 $GSM8K --temperatures 0.6 --rows prompt_lookup token_recycling self head \
     model:recycling steps:exact both:semantic hybrid hybrid:head transformers:assistant_model transformers:prompt_lookup
 measure real_planned "$PY" real $DRAFT --problems 24 $GSM8K --temperatures 0 --rows model hybrid hybrid:fixed
-measure real_accuracy "$PY" real $DRAFT --problems 2 --problems-file "$DATA/svamp.jsonl" --max-tokens 256 --accuracy 1000 \
-    --temperatures 0 --rows both:semantic:fixed hybrid:fixed --grades "$WORK/real_grades.jsonl"
+ACCURACY="--problems 2 --problems-file $DATA/svamp.jsonl --max-tokens 256 --accuracy 1000 --grades $WORK/real_grades.jsonl"
+measure real_accuracy "$PY" real $DRAFT $ACCURACY --temperatures 0 --rows both:semantic:fixed hybrid:fixed
+measure real_accuracy_t06 "$PY" real $DRAFT $ACCURACY --temperatures 0.6 --rows both:semantic:fixed hybrid:fixed
 measure real_vllm_t0 "$VLLM_PY" real --engine vllm $DRAFT $HEAD --problems 60 $GSM8K --temperatures 0 \
     --rows torch:autoregressive vllm:ngram vllm:draft_model vllm:eagle3 prompt_lookup model hybrid
 measure real_vllm_t06 "$VLLM_PY" real --engine vllm $DRAFT $HEAD --problems 60 $GSM8K --temperatures 0.6 \
@@ -103,7 +104,7 @@ fi
 measure draft_replay "$PY" draft_replay "$WORK/head.json" "$WORK/draft.json"
 
 # The demonstration pair.
-measure embedded_t0 "$PY" embedded --problems 60 --accuracy 500 --temperatures 0
+measure embedded_t0 "$PY" embedded --problems 60 --accuracy 500 --grades "$WORK/grades.jsonl" --temperatures 0
 measure frontier "$PY" frontier --problems 48 --accuracy 500 --grades "$WORK/grades.jsonl"
 measure published_rules "$PY" published_rules --problems 200
 measure_thresholds

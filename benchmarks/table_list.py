@@ -259,6 +259,7 @@ RULES: Final = (
 
 REAL_ACCURACY: Final = (
     REAL[0],
+    TEMPERATURE,
     Column("right", percent("accuracy", 1)),
     Column("loss at most, of all answers", percent("loss_upper95", 2)),
 )
@@ -297,7 +298,9 @@ TABLES: Final[dict[str, Table]] = {
     "real_vllm_t06": Table(
         "vllm", [Part("real_vllm_t06")], plain(*REAL, DRAFTS, CORES, order=baseline_first)
     ),
-    "real_accuracy": Table("speed", [Part("real_accuracy")], plain(*REAL_ACCURACY)),
+    "real_accuracy": Table(
+        "speed", [Part("real_accuracy"), Part("real_accuracy_t06")], plain(*REAL_ACCURACY)
+    ),
     "real_padded": Table("speed", [Part("real_padded")], plain(*REAL, order=baseline_first)),
     "embedded_t0": Table("demonstration-pair", [Part("embedded_t0")], plain(*EMBEDDED)),
     "token_level": Table("token-level", [Part("token_level_t0"), Part("token_level_t06")], token_level(True)),
