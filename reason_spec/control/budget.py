@@ -103,7 +103,7 @@ class SpeculationBudget:
         """Return the plan of the answer, None without a planner."""
         if self._planner is None:
             return None
-        plan = self._planner.plan(cached)
+        plan = self._planner.plan(cached, may_explore=self.follows_plan)
         self.is_draft_idle = plan.depth == 0 and plan.num_draft_tokens == 0
         self._on_plan()
         return plan

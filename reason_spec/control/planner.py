@@ -111,10 +111,16 @@ class Planner:
         self._known = AnswerHistory(assumed, costs.verdict, constants)
         self._unknown = AnswerHistory(assumed, costs.verdict, constants)
 
-    def plan(self, cached: CacheForecast = NOTHING_CACHED) -> Plan:
-        """Return the plan for an answer; ``cached`` is what the suffix cache would draft for it."""
+    def plan(self, cached: CacheForecast = NOTHING_CACHED, *, may_explore: bool = True) -> Plan:
+        """Return the plan for an answer.
+
+        Args:
+            cached: what the suffix cache would draft for it.
+            may_explore: whether a layer that was left out may be tried. Where the answer will not be learned
+                from, the trial would stay due, and every answer would be one.
+        """
         candidates, history = self._candidates(cached), self._history(cached)
-        trial = explore(candidates, history, every=self._constants.explore_every)
+        trial = explore(candidates, history, every=self._constants.explore_every) if may_explore else None
         if trial is not None:
             return trial
         # What the cache knows of one branch it proposes for those after it, too: a trial must have shown

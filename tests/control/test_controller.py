@@ -27,7 +27,7 @@ class Fixed(Planner):
         super().__init__(PLANNER.costs, max_depth=4, max_draft_tokens=16)
         self.plans = iter(plans)
 
-    def plan(self, cached: CacheForecast = NOTHING_CACHED) -> Plan:
+    def plan(self, cached: CacheForecast = NOTHING_CACHED, *, may_explore: bool = True) -> Plan:
         return next(self.plans)
 
 
@@ -102,3 +102,20 @@ def test_the_planner_learns_only_from_answers_that_nothing_else_bounded() -> Non
             pass
         budget.record_answer(Recorder(), (), ())
     assert planner.num_learned == 1
+
+
+def test_answers_beside_others_are_no_trials_of_the_planner() -> None:
+    asked: list[bool] = []
+
+    class Asked(Fixed):
+        def plan(self, cached: CacheForecast = NOTHING_CACHED, *, may_explore: bool = True) -> Plan:
+            asked.append(may_explore)
+            return super().plan(cached)
+
+    load = LoadController(LoadControlSettings(), lambda: None)
+    controller = SpeculationController(load, {"lookahead": Asked(Plan(2, 8), Plan(2, 8))})
+    with controller.admit(REQUESTED, planned_as="lookahead") as first:
+        first.plan(NOTHING_CACHED)
+        with controller.admit(REQUESTED, planned_as="lookahead") as second:
+            second.plan(NOTHING_CACHED)
+    assert asked == [True, False]

@@ -325,3 +325,14 @@ def test_a_draft_model_that_is_many_times_as_fast_is_hardly_ever_left_out() -> N
         speed = fast if plans[-1].num_draft_tokens else 60.0
         chosen.learn(answer(plans[-1], all_stand=True, speed=speed))
     assert all(plan.num_draft_tokens for plan in plans)
+
+
+def test_a_trial_is_left_to_answers_that_are_learned_from() -> None:
+    """It stays due until one is, and would be the plan of every answer that is not."""
+    chosen = planner(STEEP_LATER, step_rate=0.1, token_rate=0.6, max_depth=0)
+    first = chosen.plan()
+    chosen.learn(answer(first, all_stand=True))
+    trial = chosen.plan()
+    assert trial.num_draft_tokens == 0 < first.num_draft_tokens
+    assert chosen.plan(may_explore=False).num_draft_tokens > 0
+    assert chosen.plan() == trial

@@ -83,7 +83,7 @@ def test_the_planner_is_told_what_the_cache_would_draft() -> None:
     asked: list[CacheForecast] = []
 
     class Listening(Planner):
-        def plan(self, cached: CacheForecast = NOTHING_CACHED) -> Plan:
+        def plan(self, cached: CacheForecast = NOTHING_CACHED, *, may_explore: bool = True) -> Plan:
             asked.append(cached)
             return super().plan(cached)
 

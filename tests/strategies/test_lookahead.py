@@ -61,7 +61,7 @@ class FixedPlanner(Planner):
         super().__init__(costs, max_depth=4, max_draft_tokens=16)
         self.fixed = fixed
 
-    def plan(self, cached: CacheForecast = NOTHING_CACHED) -> Plan:
+    def plan(self, cached: CacheForecast = NOTHING_CACHED, *, may_explore: bool = True) -> Plan:
         return self.fixed
 
 

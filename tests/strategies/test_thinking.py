@@ -310,7 +310,7 @@ def test_the_planner_plans_a_text_once_and_learns_once_from_all_of_it(options: d
     learned: list[int] = []
 
     class Learning(Planner):
-        def plan(self, cached: CacheForecast = NOTHING_CACHED) -> Plan:
+        def plan(self, cached: CacheForecast = NOTHING_CACHED, *, may_explore: bool = True) -> Plan:
             planned.append(cached)
             return super().plan(cached)
 
