@@ -23,6 +23,8 @@ _TEXT_COMMAND = re.compile(
     r"\\(?:text|textrm|textbf|textit|textnormal|mbox|mathrm|mathbf|operatorname)\s*\{([^{}]*)\}"
 )
 _SINGLE_IN_BRACES = re.compile(r"(?<=[_^])\{(\w)\}")
+_HALF_OF_DAY = re.compile(r"\d\s*([ap])\.?\s?m\b", re.IGNORECASE)
+_BETWEEN_DIGITS = re.compile(r"(?<=\d)\s+(?=\d)")
 _CHOICE = re.compile(r"\(?\s*([A-Ja-j])\s*[).:]?")
 _LABELLED_CHOICE = re.compile(r"\(([A-J])\)[\s:~.]*(?=[\w\\$(])")
 
@@ -37,12 +39,15 @@ class AnswerComparison(NamedTuple):
 def compare_quickly(reference: str, prediction: str, kind: AnswerKind) -> AnswerComparison | None:
     """Compare without sympy; None if the comparison needs algebra."""
     prediction = _without_choice_label(reference, prediction)
-    if _normal_form(reference) == _normal_form(prediction):
+    if reference == prediction:
         return AnswerComparison(True, "same writing")
     expected, found = parse_number(reference), parse_number(prediction)
     if expected is not None and found is not None:
-        same = expected.equals(found)
+        halves = {half[1].casefold() for half in map(_HALF_OF_DAY.search, (reference, prediction)) if half}
+        same = expected.equals(found) and len(halves) < 2
         return AnswerComparison(same, "same number" if same else "different numbers")
+    if _normal_form(reference) == _normal_form(prediction):
+        return AnswerComparison(True, "same writing")
     in_base = _compare_base_numerals(reference, prediction)
     if in_base is not None:
         return in_base
@@ -113,7 +118,8 @@ def _normal_form(text: str) -> str:
     text = text.replace("\\dfrac", "\\frac").replace("\\tfrac", "\\frac").replace("\u2212", "-")
     # Only the space in "\pi r" is significant: without it the command would be "\pir".
     text = re.sub(r"(\\[A-Za-z]+)\s+(?=[A-Za-z])", r"\1{}", text)
-    text = _LATEX_SPACING.sub("", text)
+    # "1 2" is not 12.
+    text = _LATEX_SPACING.sub("", _BETWEEN_DIGITS.sub("{}", text))
     return _SINGLE_IN_BRACES.sub(r"\1", text).rstrip(".,;:")
 
 

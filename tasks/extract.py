@@ -35,9 +35,12 @@ _PHRASE = re.compile(
 )
 _NEXT_QUESTION = re.compile(r"\n[ \t]*(?:Question|Problem|Q|User|Human)[ ]?\d{0,4}[ ]?[:：]")
 _SENTENCE_END = re.compile(r"(?<!\.[A-Za-z])\.(?=\s|$)|\n|[,;]?\s{1,4}(?:because|since|so|which means)\s")
+# A dollar sign before a digit closes no formula: "$20 - $2" are two sums.
 _MATH = re.compile(
-    r"\$\$(?P<a>.+?)\$\$|\\\[(?P<b>.+?)\\\]|\\\((?P<c>.+?)\\\)|(?<!\\)\$(?P<d>[^$\n]+?)(?<!\\)\$", re.DOTALL
+    r"\$\$(?P<a>.+?)\$\$|\\\[(?P<b>.+?)\\\]|\\\((?P<c>.+?)\\\)|(?<!\\)\$(?P<d>[^$\n]+?)(?<!\\)\$(?!\d)",
+    re.DOTALL,
 )
+_SHARE = re.compile(rf"(?P<number>{NUMBER_TOKEN.pattern})\s+out\s+of\b", re.VERBOSE | re.ASCII)
 _WORD = re.compile(r"(?<![\\A-Za-z])[A-Za-z]{2,}")
 _TEXT_GROUP = re.compile(r"\\(?:text|textbf|textrm|mathrm|mbox|operatorname|begin|end)\s*\{[^{}]*\}")
 _REMARK = re.compile(
@@ -163,6 +166,8 @@ def _expression_in_phrase(text: str) -> str | None:
             return _tidy(formula[formula.lastgroup or 0])
     if _REMARK.match(sentence):
         return None
+    if share := _SHARE.match(sentence):
+        return _tidy(share["number"])
     if parse_number(sentence) is None and len(_WORD.findall(_TEXT_GROUP.sub("", sentence))) > 2:
         number = NUMBER_TOKEN.search(sentence)
         if number:

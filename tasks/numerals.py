@@ -36,14 +36,23 @@ _DEGREES = re.compile(
 _SMALL_SPACES = re.compile(r"\\[!,]\s*|\{,\}\s*(?=\d)")
 _WIDE_SPACES = re.compile(r"\\[;: ]|~|\\q?quad(?![A-Za-z])")
 _CURRENCY = re.compile(r"\\?\$|[€£¥₹]|\\(?:pounds|euro)(?![A-Za-z])")
+_IN_PARENTHESES = re.compile(r"\([^,]*\)", re.DOTALL)
+_LEAD = re.compile(
+    r"(?:(?:about|approximately|approx\.?|around|roughly|nearly|almost|exactly|precisely|only|just|simply"
+    r"|equals?(?:\s+to)?|a\s+total\s+of)\s+)+(?=\S)|[A-Za-z][A-Za-z ]{1,30}:\s+(?=\S)",
+    re.IGNORECASE,
+)
+"""Words before a number that leave it what it is, and a label such as "Total: "."""
 _DELIMITERS = re.compile(r"\\[()\[\]]|\\(?:left|right|displaystyle|boxed)(?![A-Za-z])|`")
 # Markdown's bold marks, and not the power sign of 2**3.
 BOLD = re.compile(r"(?<![\w)}])\*\*|\*\*(?![\w({-])")
 
-_UNSIGNED = r"(?:\d{1,3}(?:,\d{3})+(?:\.\d*)?|\d{1,3}(?:[ ]\d{3})+(?:\.\d+)?(?![\d/])|\d+(?:\.\d*)?|\.\d+)"
+_UNSIGNED = (
+    r"(?:[1-9]\d{0,2}(?:,\d{3})+(?:\.\d*)?|\d{1,3}(?:[ ]\d{3})+(?:\.\d+)?(?![\d/])|\d+(?:\.\d*)?|\.\d+)"
+)
 _FRACTION = re.compile(
     rf"""(?P<sign>[-+]?)\s*
-    (?:(?P<whole>\d+)\s*(?=\\frac)|(?P<spaced>\d+)[ -](?=\d+\s*/))?\s*
+    (?:(?P<whole>\d+)\s*(?=\\frac)|(?P<spaced>\d+)(?P<joint>[ -])(?=\d+\s*/))?\s*
     (?:\\frac\s*(?:\{{\s*(?P<ln>-?{_UNSIGNED})\s*\}}|(?P<sn>\d))\s*(?:\{{\s*(?P<ld>-?{_UNSIGNED})\s*\}}|(?P<sd>\d))
       |(?P<n>{_UNSIGNED})\s*/\s*(?P<d>-?{_UNSIGNED}))""",
     re.VERBOSE | re.ASCII,
@@ -72,7 +81,7 @@ _NOT_UNITS = frozenset(
     _words(
         "sin cos tan cot sec csc log exp sqrt abs mod and not plus minus times over pow frac dfrac tfrac "
         "cdot pi theta alpha beta gamma infty infinity cup cap pmod bmod choose binom other than less "
-        "more"
+        "more squared cubed factorial"
     )
 )
 _SCALES = {
@@ -99,7 +108,8 @@ _TENS_WORDS = {
 _PARTS_OF_NUMBERS = frozenset(
     _words(
         "half halves third thirds quarter quarters fourth fourths fifth fifths sixth sixths seventh sevenths "
-        "eighth eighths ninth ninths tenth tenths hundredth hundredths thousandth thousandths point"
+        "eighth eighths ninth ninths tenth tenths hundredth hundredths thousandth thousandths point first "
+        "second"
     )
 ).union(_SMALL_NUMBER_WORDS, _TENS_WORDS)
 """Words that make another number of the number word before them."""
@@ -156,7 +166,8 @@ def clean_number_text(text: str) -> str:
     text = BOLD.sub("", _DELIMITERS.sub("", text))
     text = text.replace("\\%", "%").replace("\\dfrac", "\\frac").replace("\\tfrac", "\\frac")
     text = text.strip().rstrip(".,;: ")
-    while len(text) > 1 and (text[0], text[-1]) in (("(", ")"), ("{", "}")):
+    # A pair or an interval is no number with thousands.
+    while len(text) > 1 and ((text[0], text[-1]) == ("{", "}") or _IN_PARENTHESES.fullmatch(text)):
         text = text[1:-1].strip()
     return text
 
@@ -165,12 +176,13 @@ def parse_number(text: str) -> Number | None:
     """Return the value of ``text`` if it is one number, with or without a unit, else None.
 
     Understood: signs, currency, thousand separators, decimals, powers of ten, fractions and mixed
-    numbers (plain and LaTeX), percent, units, degrees, number words up to ninety-nine, and a name
-    or worked arithmetic with an equals sign in front ("x = 5", "9 * 2 = 18").
+    numbers (plain and LaTeX), percent, units, degrees, number words up to ninety-nine, and in front words
+    such as "about", a label ("Total: 5"), or a name or worked arithmetic with an equals sign ("x = 5",
+    "9 * 2 = 18").
     """
     if len(text) > MAX_NUMBER_CHARS:
         return None
-    plain = _right_hand_side(clean_number_text(text))
+    plain = _right_hand_side(_LEAD.sub("", clean_number_text(text), count=1))
     if plain is None:
         return None
     return _parse_fraction(plain) or _parse_decimal(plain) or _parse_word(plain)
@@ -203,6 +215,8 @@ def _parse_fraction(text: str) -> Number | None:
     numerator = _fraction(match["ln"] or match["sn"] or match["n"])
     denominator = _fraction(match["ld"] or match["sd"] or match["d"])
     if denominator == 0:
+        return None
+    if match["joint"] == "-" and numerator >= denominator:  # "10-5/2" is a difference, "2-1/2" a mixed number
         return None
     value = numerator / denominator + int(match["whole"] or match["spaced"] or 0)
     return _with_unit(-value if match["sign"] == "-" else value, text[match.end() :])
@@ -241,7 +255,8 @@ def _after_separator(text: str, start: int) -> int:
 def _with_unit(value: Fraction, tail: str) -> Number | None:
     """Apply a percent sign, scale words and units; None if the tail is anything else."""
     factor = Fraction(1)
-    tail = tail.strip() if tail[:1].isspace() else tail
+    is_apart = tail[:1].isspace()
+    tail = tail.strip() if is_apart else tail
     if tail.startswith("%"):
         factor, tail = Fraction(1, 100), tail[1:]
     position = _after_separator(tail, 0)
@@ -256,8 +271,12 @@ def _with_unit(value: Fraction, tail: str) -> Number | None:
             factor *= Fraction(1, 100)
         elif name in _SCALES:
             factor *= _SCALES[name]
-        elif not _is_unit(name, divides="/" in tail[:position][-2:]):
-            return None
+        else:
+            is_joined = (
+                position == 0 and not is_apart and len(name) < 4 and name not in _SHORT_UNITS
+            )  # "5abc"
+            if is_joined or not _is_unit(name, divides="/" in tail[:position][-2:]):
+                return None
         position = _after_separator(tail, word.end())
     return Number(value, factor)
 

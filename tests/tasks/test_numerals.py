@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from reason_spec.tasks import extract_answer
 from reason_spec.tasks.compare import compare_quickly
 from reason_spec.tasks.numerals import parse_base_numeral, parse_number
 
@@ -182,3 +183,44 @@ def test_a_fraction_in_words_is_not_its_first_word() -> None:
         comparison = compare_quickly(reference, prediction, "number")
         assert comparison is not None
         assert comparison.equal is False
+
+
+@pytest.mark.parametrize(
+    ("reference", "prediction"),
+    [
+        ("1 1/2", "11/2"),
+        ("3 4/5", "34/5"),
+        ("12", "1 2"),
+        ("3 am", "3 pm"),
+        ("(0,100)", "100"),
+        ("(1,100)", "1100"),
+        ("5", "5abc"),
+        ("5", "5 squared"),
+        ("20", "twenty-first"),
+        ("12.5", "10-5/2"),
+    ],
+)
+def test_what_looks_like_the_same_number_and_is_another_is_not_equal(reference: str, prediction: str) -> None:
+    for first, second in ((reference, prediction), (prediction, reference)):
+        for kind in ("number", "expression"):
+            comparison = compare_quickly(first, second, kind)
+            assert comparison is None or comparison.equal is not True
+
+
+@pytest.mark.parametrize(
+    "prediction", ["about 12", "exactly 12 apples", "equal to 12", "\\text{Total: } 12", "12apples"]
+)
+def test_words_that_leave_a_number_what_it_is_do_not_matter(prediction: str) -> None:
+    assert parse_number(prediction) == parse_number("12")
+    assert parse_number(prediction.replace("12", "minus 12")) is None
+
+
+@pytest.mark.parametrize(
+    "response", ["Total cost: $20 - $2 = $18", "The answer is about 18.", "\\boxed{\\text{Total: } 18}"]
+)
+def test_an_answer_is_right_with_its_words(response: str) -> None:
+    answer = extract_answer(response, "auto")
+    assert answer is not None
+    comparison = compare_quickly("18", answer, "expression")
+    assert comparison is not None
+    assert comparison.equal is True
