@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from reason_spec.cli.exit_screens import Bench, published_points, solved_problems
-from reason_spec.exit.policy import ExitPolicy
+from reason_spec.exit.policy import ExitPolicy, question_key
 from reason_spec.lab.exit import training
 from reason_spec.lab.exit.pictures import draw_curve
 from reason_spec.lab.exit.replay import Replay, Replayed, ReplayReport, by_group
@@ -136,7 +136,8 @@ def main() -> None:
             "groups": sorted({read.trace.group or "" for read in reads}),
             "held_out": rows["policy, all"].to_dict(),
         }
-        policy = training.train(table, asked, threshold=threshold, about=about, solved=solved)
+        learned = [question_key(problem.question) for problem in solved]
+        policy = training.train(table, asked, threshold=threshold, about=about, learned=learned)
         if options.math is not None:
             solutions = read_steps(math_traces(options.math))
             replay = Replay(solutions, grader, "math500")

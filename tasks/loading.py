@@ -75,7 +75,7 @@ def collect_problems(
 
     def parse(item: JsonItem) -> tuple[int, Record]:
         record = resolved.read_record(item.value, require_answer=require_answer)
-        for field in ("question", "answer", "level"):
+        for field in ("id", "question", "answer", "category", "level"):
             check_unicode(field, getattr(record, field) or "")
         return item.line, record
 

@@ -25,8 +25,11 @@ class NaiveCache:
         self.documents.setdefault(tenant, []).append(document)
         return NaiveSession(self, tenant, document)
 
-    def save(self) -> None:
-        return None
+    def save(self) -> list[str]:
+        return []
+
+    def erase(self, tenant: str) -> None:
+        self.documents.pop(tenant, None)
 
 
 @dataclass

@@ -29,7 +29,7 @@ def test_flags_beat_the_environment_which_beats_the_file_which_beats_defaults(
     file = write(tmp_path, "strategy: {depth: 1, width: 2, step_max_tokens: 3}")
     monkeypatch.setenv("REASON_SPEC_STRATEGY__DEPTH", "5")
     monkeypatch.setenv("REASON_SPEC_STRATEGY__WIDTH", "6")
-    settings = load_settings(file, {"strategy.depth": 9, "strategy.name": None})
+    settings = load_settings(file, {"strategy.depth": 9})
     assert settings.strategy.depth == 9
     assert settings.strategy.width == 6
     assert settings.strategy.step_max_tokens == 3

@@ -15,7 +15,7 @@ from reason_spec.cli.tune_screens import EXIT_NONE_SAFE
 from reason_spec.errors import DataError
 from reason_spec.evaluation.amounts import percent, points_text
 from reason_spec.evaluation.records import write_text, writing
-from reason_spec.exit.policy import SHIPPED, ExitPolicy, load_policy
+from reason_spec.exit.policy import SHIPPED, ExitPolicy, load_policy, question_key
 from reason_spec.lab.exit import training
 from reason_spec.lab.exit.replay import Replay, Replayed, ReplayReport, by_group, report_dict
 from reason_spec.lab.exit.rules import PUBLISHED, Rule, oracle
@@ -172,12 +172,18 @@ def train_policy(
     with writing(output, REMEDY):
         output.parent.mkdir(parents=True, exist_ok=True)
     problems = [] if solved is None else solved_problems(solved)
+    traces = read_traces(file, task, groups=groups)
+    learned = {question_key(problem.question) for problem in problems}
     if solved is None:
-        asked = load_policy().asked
+        packaged = load_policy()
+        # Questions that its part was trained on are no test of the new policy either.
+        asked, learned = packaged.asked, set(packaged.questions)
+        if seen := seen_questions(packaged, traces):
+            screen.warn(f"{file}: {seen} (its part that reads questions, which is used again); give --solved")
     else:
         with screen.counting("Learning questions", len(problems), "problems") as advance:
             asked = training.train_asked(problems, advance, seed)
-    with bench(read_traces(file, task, groups=groups), task, screen) as found:
+    with bench(traces, task, screen) as found:
         table = training.LabelledCandidates.of(found.reads, task)
         with screen.counting("Training", training.FOLDS + 1, "models") as advance:
             policies = training.held_out_policies(table, asked, by_group=False, advance=advance, seed=seed)
@@ -190,7 +196,7 @@ def train_policy(
                 "held_out": None if report is None else report.to_dict(),
             }
             policy = training.train(
-                table, asked, threshold=threshold, about=about, solved=problems, seed=seed
+                table, asked, threshold=threshold, about=about, learned=learned, seed=seed
             )
             advance()
     write_text(output, policy.to_json(), REMEDY)

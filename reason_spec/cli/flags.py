@@ -275,7 +275,8 @@ class Flags:
         if generate is not None and given["generate"] is not None:
             if sources or given["sample"]:
                 raise SettingsError("--generate makes all problems itself: leave out files and --sample")
-            return generate(given["generate"], given["generate_seed"])
+            limit = given["limit"] or given["generate"]
+            return generate(min(given["generate"], limit), given["generate_seed"])
         return read(
             sources or [],
             settings.task.name,

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from enum import Enum
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
@@ -31,6 +31,8 @@ class Level(Enum):
     step = "step"
     token = "token"
 
+
+_TOKEN_FLAGS: Final = ("limit", "sample", "generate", "prompt", "target", "draft", "max_tokens")
 
 verifier_app = typer.Typer(
     no_args_is_help=True, help="Train the encoder of the verifier `semantic`, or a judge of draft tokens."
@@ -101,6 +103,16 @@ def verifier_train(
 
     screen = Screen(as_json=as_json, quiet=quiet)
     found: TrainedVerifier | TrainedJudge
+    own: dict[str, bool] = {
+        "epochs": epochs != 1.0,
+        "hard-pairs": bool(hard_pairs),
+        "threads": threads != 1,
+        "risk": risk != 0.003,
+        "leave-out": bool(leave_out),
+        "start": start != "packaged",
+    }
+    others = {name: bool(flags.given[name]) for name in _TOKEN_FLAGS}
+    _refuse_other_level(level, own if level is Level.token else others)
     if level is Level.token:
         from reason_spec.cli.token_judge_screens import LabellingOptions, train_token_judge
         from reason_spec.evaluation.sources import generate_problems, read_sources
@@ -116,6 +128,15 @@ def verifier_train(
         found = _train_encoder(pairs_of, output, plan, start, risk, screen, fresh=fresh)
         line = trained_line(found, output)
     typer.echo(json.dumps({"output": str(output), **asdict(found)}) if as_json else line)
+
+
+def _refuse_other_level(level: Level, given: Mapping[str, bool]) -> None:
+    """Raise SettingsError where an option of the other level is given: it would do nothing."""
+    if named := next((name for name, is_given in given.items() if is_given), None):
+        other = Level.step if level is Level.token else Level.token
+        raise SettingsError(
+            f"--{named.replace('_', '-')} is of --level {other.value}: leave it out, or train that level"
+        )
 
 
 def _read_pairs(
@@ -148,6 +169,7 @@ def _train_encoder(
 ) -> TrainedVerifier:
     import shutil
 
+    from reason_spec.evaluation.records import writing
     from reason_spec.lab.verifier_training.recipe import train_verifier
     from reason_spec.shipped import shipped_weights
     from reason_spec.verifiers.pair_encoder import check_folder
@@ -156,6 +178,8 @@ def _train_encoder(
         shipped_weights("semantic") if start == "packaged" else None if start == "minilm" else Path(start)
     )
     # Before the pairs are made, which takes a minute.
+    with writing(output):
+        output.mkdir(parents=True, exist_ok=True)
     if trained is not None:
         check_folder(trained)
     if plan.hard_pairs and (trained is None or not plan.epochs):

@@ -213,6 +213,18 @@ class _Tokens:
 # --- off the event loop ------------------------------------------------------------------------------------
 
 
+def find_break(text: str, matcher: TextMatcher) -> str | None:
+    """Say where a whole text breaks a constraint on bytes, or ends before it is fulfilled; None: nowhere."""
+    content = text.encode()
+    num_allowed = matcher.num_allowed([*content, ByteVocabulary.end])
+    if num_allowed > len(content):
+        return None
+    good = content[:num_allowed].decode(errors="ignore")
+    place = f"behind {good[-40:]!r}" if good else "at its beginning"
+    how = "breaks off too early" if num_allowed == len(content) else "breaks it"
+    return f"it {how} {place}"
+
+
 class BackgroundCompiler:
     """Compiles constraints in a thread, one after another.
 

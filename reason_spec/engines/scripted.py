@@ -16,7 +16,7 @@ from typing import ClassVar
 
 from reason_spec.engines.base import Engine
 from reason_spec.engines.chat_template import PLAIN_CHAT, ChatOptions, Message
-from reason_spec.engines.constraints import BackgroundCompiler, ByteVocabulary, TextMatcher
+from reason_spec.engines.constraints import BackgroundCompiler, TextMatcher, find_break
 from reason_spec.engines.generation import EngineRequest, Generation, Hint, Score
 from reason_spec.engines.output import RequestOutput
 from reason_spec.engines.script import OPEN_THINKING, Script
@@ -287,13 +287,8 @@ class ScriptedEngine(Engine):
 
 def _check_text(text: str, matcher: TextMatcher) -> None:
     """Raise EngineError where a text breaks a constraint, or ends before it is fulfilled."""
-    content = text.encode()
-    num_allowed = matcher.num_allowed([*content, ByteVocabulary.end])
-    if num_allowed <= len(content):
-        good = content[:num_allowed].decode(errors="ignore")
-        place = f"behind {good[-40:]!r}" if good else "at its beginning"
-        how = "breaks off too early" if num_allowed == len(content) else "breaks it"
-        raise EngineError(f"the script's text is not what the constraint asks for: it {how} {place}")
+    if broken := find_break(text, matcher):
+        raise EngineError(f"the script's text is not what the constraint asks for: {broken}")
 
 
 def _text_of(message: Message) -> str:

@@ -58,7 +58,14 @@ class ForgetTexts:
     scope: str
 
 
-TextUpdate: TypeAlias = BeginText | ExtendText | CloseText | ForgetTexts
+@dataclass(frozen=True, slots=True)
+class EraseTexts:
+    """Drop what was learned from a tenant, whose texts were erased on disk."""
+
+    tenant: str
+
+
+TextUpdate: TypeAlias = BeginText | ExtendText | CloseText | ForgetTexts | EraseTexts
 
 
 def apply_update(texts: EarlierTexts, update: TextUpdate) -> None:
@@ -71,3 +78,5 @@ def apply_update(texts: EarlierTexts, update: TextUpdate) -> None:
             texts.close(text)
         case ForgetTexts(scope):
             texts.forget(scope)
+        case EraseTexts(tenant):
+            texts.erase(tenant)

@@ -295,7 +295,7 @@ class RunFolder:
             if problem is None:
                 return f"its problem {outcome.id!r} is not among those given"
             if not _is_about(outcome, problem):
-                return f"problem {outcome.id!r} has another question or answer"
+                return f"problem {outcome.id!r} has another question, answer or task"
         return "their order or number differs"
 
 
@@ -319,7 +319,8 @@ def package_versions() -> dict[str, str]:
 
 
 def _is_about(outcome: Outcome, problem: Problem) -> bool:
-    return (outcome.id, outcome.question, outcome.answer) == (problem.id, problem.question, problem.answer)
+    found = (outcome.task, outcome.id, outcome.question, outcome.answer)
+    return found == (problem.task, problem.id, problem.question, problem.answer)
 
 
 def read_run_settings(path: Path, remedy: str) -> dict[str, Any] | None:

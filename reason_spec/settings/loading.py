@@ -26,8 +26,7 @@ def load_settings(
 
     Args:
         file: YAML or JSON, holding any part of the tree.
-        flags: nested values, or dotted names such as ``{"strategy.depth": 6}``; None values are
-            flags that were not given.
+        flags: nested values, or dotted names such as ``{"strategy.depth": 6}``; None is the value null.
         defaults: dotted names, for a command whose defaults are not the tree's.
 
     Raises:
@@ -93,8 +92,6 @@ def _read_environment() -> dict[str, Any]:
 def _nest(flags: dict[str, Any]) -> dict[str, Any]:
     tree: dict[str, Any] = {}
     for name, value in flags.items():
-        if value is None:
-            continue
         branch = tree
         *path, leaf = name.split(".")
         for depth, part in enumerate(path, start=1):

@@ -89,6 +89,12 @@ class EarlierTexts:
         for key in [key for key in self._calibrations if key[0] == scope]:
             del self._calibrations[key]
 
+    def erase(self, tenant: str) -> None:
+        """Drop what was learned from a tenant; its open texts go on without it."""
+        self._caches.erase(tenant)
+        for key in [key for key in self._calibrations if key[1] == tenant]:
+            del self._calibrations[key]
+
     def calibration(self, text: int) -> DraftCalibration | None:
         """Return the calibration of the text's tenant and scope; None if the text is unknown."""
         return None if (known := self._texts.get(text)) is None else known.calibration

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
+from reason_spec.errors import DataError
 from reason_spec.settings import SuffixSettings
 from reason_spec.suffix.base import Session
 from reason_spec.suffix.published import PublishedCache
@@ -25,8 +26,11 @@ class Cache(Protocol):
     def open_session(self, tenant: str) -> Session:
         """Start a conversation of a tenant."""
 
-    def save(self) -> None:
-        """Save the learned texts if there is a store."""
+    def save(self) -> list[str]:
+        """Save the learned texts if there is a store; return the tenants that another process erased."""
+
+    def erase(self, tenant: str) -> None:
+        """Drop the texts of a tenant."""
 
 
 MakeCache: TypeAlias = Callable[[str], Cache]
@@ -49,10 +53,17 @@ class SuffixCaches:
         """Drop a scope's cache; its next use loads the saved texts again."""
         self._caches.pop(scope, None)
 
-    def save(self) -> None:
-        """Save the learned texts of all scopes. May be called in another thread."""
-        for cache in list(self._caches.values()):
-            cache.save()
+    def save(self) -> list[str]:
+        """Save the learned texts of all scopes; return the tenants that another process erased.
+
+        May be called in another thread.
+        """
+        return [tenant for cache in list(self._caches.values()) for tenant in cache.save()]
+
+    def erase(self, tenant: str) -> None:
+        """Drop the texts of a tenant in all scopes."""
+        for cache in self._caches.values():
+            cache.erase(tenant)
 
 
 class StoredCache:
@@ -84,23 +95,39 @@ class StoredCache:
             self._drop_excess()
         return session
 
-    def save(self) -> None:
+    def save(self) -> list[str]:
         """Save the texts of the tenants that had a session, and drop those beyond the limit of all.
 
+        Returns the tenants that another process erased, whose texts were dropped.
+
         Raises:
-            DataError: the folder cannot be written.
+            DataError: a tenant could not be saved; the others are.
         """
         # The published rule keeps outputs alone: saving them would drop the prompts of the file.
         if not self._saves or self._store is None or isinstance(self._cache, PublishedCache):
-            return
+            return []
+        erased: list[str] = []
+        failed: DataError | None = None
         for tenant in sorted(self._own):
             documents = self._cache.snapshot(tenant)
-            if documents and self._store.save(tenant, documents).erased:
-                self._cache.erase(tenant)
-                # After the next load, new texts of the tenant can be saved again.
-                self._loaded.discard(tenant)
-                logger.warning("tenant %r was erased by another process; its texts are not saved", tenant)
+            try:
+                if documents and self._store.save(tenant, documents).erased:
+                    erased.append(tenant)
+            except DataError as error:
+                failed = failed or error
+        for tenant in erased:
+            self.erase(tenant)
+            logger.warning("tenant %r was erased by another process; its texts are not saved", tenant)
+        if failed is not None:
+            raise failed
         self._drop_excess()
+        return erased
+
+    def erase(self, tenant: str) -> None:
+        """Drop the texts of a tenant; after the next load new ones can be saved again."""
+        if not isinstance(self._cache, PublishedCache):
+            self._cache.erase(tenant)
+            self._loaded.discard(tenant)
 
     def _drop_excess(self) -> None:
         if isinstance(self._cache, PublishedCache):

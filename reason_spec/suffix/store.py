@@ -143,7 +143,8 @@ class SuffixStore:
         Raises:
             DataError: the folder cannot be written, or another process holds its lock for 30 seconds.
         """
-        with self._thread_lock, _locked(self.path):
+        # In this order: while the folder's lock is waited for, this process may load.
+        with _locked(self.path), self._thread_lock:
             return self._save(tenant, documents)
 
     def _save(self, tenant: str, documents: Sequence[Document]) -> SaveReport:
@@ -245,11 +246,12 @@ def erase(path: Path, tenant: str) -> list[Path]:
     """
     files_of_tenant(path, tenant)
     with _locked(path):
-        with atomic_output(path / _ERASURES, mode=0o600, remedy=REMEDY) as output:
-            output.write(_nonce().encode())
+        _count_erasure(path)
         files = files_of_tenant(path, tenant)
         for file in files:
             file.unlink(missing_ok=True)
+        # Again, for processes that loaded the tenant in between.
+        _count_erasure(path)
         # Without it, a crash of the machine could bring the files back.
         descriptor = os.open(path, os.O_RDONLY)
         try:
@@ -257,6 +259,12 @@ def erase(path: Path, tenant: str) -> list[Path]:
         finally:
             os.close(descriptor)
     return files
+
+
+def _count_erasure(path: Path) -> None:
+    """Let every process see that texts of some tenant were erased."""
+    with atomic_output(path / _ERASURES, mode=0o600, remedy=REMEDY) as output:
+        output.write(_nonce().encode())
 
 
 def _files_of(path: Path) -> list[Path]:

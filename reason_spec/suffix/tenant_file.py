@@ -128,6 +128,9 @@ def read_header(path: Path) -> FileHeader:
 def _opened(path: Path) -> Iterator[Any]:
     from safetensors import SafetensorError, safe_open
 
+    # safe_open takes a file that may not be read for one that does not exist.
+    with path.open("rb"):
+        pass
     try:
         with safe_open(path, "np") as file:
             yield file

@@ -51,7 +51,7 @@ class Upstream:
         self.continuation = continuation
         self.to_text = to_text
         self.to_tokens = to_tokens
-        self.takes_tokens = takes_tokens
+        self.takes_tokens = self.returns_tokens = takes_tokens
         self.model = model
         self.max_model_len = max_model_len
         self.chunk = chunk
@@ -185,7 +185,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _choice(self, body: dict[str, Any], tokens: Sequence[int], ended: str | None) -> dict[str, Any]:
         choice: dict[str, Any] = {"index": 0, "text": self.upstream.to_text(tokens), "finish_reason": ended}
-        if self.upstream.takes_tokens and body.get("return_token_ids"):
+        if self.upstream.returns_tokens and body.get("return_token_ids"):
             choice["token_ids"] = list(tokens)
         if body.get("logprobs") is not None:
             choice["logprobs"] = {"token_logprobs": [-0.5] * len(tokens)}

@@ -13,7 +13,14 @@ from hypothesis import strategies as st
 from reason_spec.engines.chat_template import Message
 from reason_spec.engines.generation import EngineRequest
 from reason_spec.engines.scripted import ScriptedEngine, ScriptedTokenizer
-from reason_spec.engines.text_updates import BeginText, CloseText, ExtendText, ForgetTexts, TextUpdate
+from reason_spec.engines.text_updates import (
+    BeginText,
+    CloseText,
+    EraseTexts,
+    ExtendText,
+    ForgetTexts,
+    TextUpdate,
+)
 from reason_spec.errors import DataError
 from reason_spec.segment import Boundary
 from reason_spec.settings import SuffixSettings
@@ -170,7 +177,7 @@ def test_each_layer_is_served_where_the_settings_say_so(use: Use, told: bool, pr
 
 
 class Unwritable(NaiveCache):
-    def save(self) -> None:
+    def save(self) -> list[str]:
         raise OSError("disk full")
 
 
@@ -280,10 +287,11 @@ class Keeping(NaiveCache):
     num_kept = 0
     is_full = False
 
-    def save(self) -> None:
+    def save(self) -> list[str]:
         if self.is_full:
             raise DataError("the disk is full")
         self.num_kept += 1
+        return []
 
 
 def test_only_what_is_new_is_kept_and_a_full_disk_costs_nothing_else(
@@ -303,6 +311,22 @@ def test_only_what_is_new_is_kept_and_a_full_disk_costs_nothing_else(
     for _ in range(2):
         memories.save()
     assert cache.num_kept == 1
+
+
+def test_engines_drop_what_was_erased_before_their_next_text() -> None:
+    class Erasing(NaiveCache):
+        def save(self) -> list[str]:
+            return ["ana"]
+
+    memories, _, engine = make(kind=Erasing)
+    answer(memories, "user: one two\n", "three\n\n")
+    memories.save()
+    assert EraseTexts("ana") not in engine.news
+    for _ in range(2):
+        answer(memories, "user: four\n", "five\n\n")
+    assert engine.news.count(EraseTexts("ana")) == 1
+    begun = [place for place, news in enumerate(engine.news) if isinstance(news, BeginText)]
+    assert begun[0] < engine.news.index(EraseTexts("ana")) < begun[1]
 
 
 @pytest.mark.parametrize("shared", [True, False])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -11,7 +12,7 @@ from reason_spec.errors import DataError
 from reason_spec.settings import SuffixSettings
 from reason_spec.suffix.cache import SuffixCache
 from reason_spec.suffix.scopes import StoredCache, SuffixCaches, open_caches
-from reason_spec.suffix.store import erase
+from reason_spec.suffix.store import SaveReport, SuffixStore, erase
 from tests.suffix.some_documents import KEY
 
 TEXT = list(range(100, 180))
@@ -92,6 +93,38 @@ def test_what_was_erased_meanwhile_is_not_written_again(
     learn(caches)
     caches.save()
     assert knows(opened(tmp_path))
+
+
+def test_an_erased_tenant_is_reported_and_others_forget_it_when_they_are_asked_to(tmp_path: Path) -> None:
+    """A worker saves nothing, so it learns of the erasure from the process that does."""
+    caches = opened(tmp_path)
+    learn(caches)
+    assert caches.save() == []
+    worker = opened(tmp_path, saves=False)
+    assert knows(worker)
+    erase(tmp_path, "ana")
+    assert caches.save() == ["ana"]
+    worker.erase("ana")
+    assert not knows(worker)
+
+
+def test_a_tenant_that_cannot_be_saved_keeps_no_other_from_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    caches, save = opened(tmp_path), SuffixStore.save
+
+    def refuse_ana(store: SuffixStore, tenant: str, *rest: Any) -> SaveReport:
+        if tenant == "ana":
+            raise DataError("no place for ana")
+        return save(store, tenant, *rest)
+
+    for tenant in ("ana", "ben"):
+        learn(caches, tenant=tenant)
+    monkeypatch.setattr(SuffixStore, "save", refuse_ana)
+    with pytest.raises(DataError, match="no place for ana"):
+        caches.save()
+    assert knows(opened(tmp_path), tenant="ben")
+    assert not knows(opened(tmp_path), tenant="ana")
 
 
 def test_a_place_that_is_no_folder_is_said_at_the_start(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import random
 import signal
@@ -11,7 +12,9 @@ import sys
 import textwrap
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -295,6 +298,44 @@ def test_a_writer_that_waits_too_long_says_so(folder: Path, monkeypatch: pytest.
         open_store(folder).save("a", documents_of([2]))
 
 
+def test_a_save_that_waits_for_another_process_holds_no_load_up(folder: Path) -> None:
+    from reason_spec.suffix import store as module
+
+    store = open_store(folder)
+    store.save("a", documents_of([1]))
+    with ThreadPoolExecutor() as threads:
+        with module._locked(folder):
+            saving = threads.submit(store.save, "a", documents_of([1], [2]))
+            # Not before the save waits: it cannot end while the folder is locked.
+            time.sleep(0.2)
+            assert contents(threads.submit(store.load, "a").result(timeout=10)) == {(1,)}
+            assert not saving.done()
+        assert saving.result(timeout=30).num_documents == 2
+
+
+def test_a_file_that_may_not_be_read_is_not_taken_for_absent(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would be overwritten. The library that reads it reports it as missing."""
+    open_store(folder).save("a", documents_of([1]))
+    the_file(folder).chmod(0)
+    real_open = Path.open
+
+    def open_as_another(path: Path, *args: Any, **options: Any) -> Any:
+        if path == the_file(folder) and args[:1] == ("rb",):
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        return real_open(path, *args, **options)
+
+    monkeypatch.setattr(Path, "open", open_as_another)  # root may read all
+    with pytest.raises(DataError, match="cannot be read"):
+        open_store(folder).load("a")
+    with pytest.raises(DataError, match="cannot be read"):
+        open_store(folder).save("a", documents_of([2]))
+    monkeypatch.undo()
+    the_file(folder).chmod(0o600)
+    assert contents(open_store(folder).load("a")) == {(1,)}
+
+
 # Tenants and models --------------------------------------------------------------------------
 
 
@@ -362,6 +403,24 @@ def test_a_process_under_way_does_not_write_an_erased_tenant_again(folder: Path)
     store.load("a")
     assert not store.save("a", documents_of([5], [7])).erased
     assert contents(open_store(folder).load("a")) == {(5,), (7,)}
+
+
+def test_a_process_that_loads_while_another_erases_does_not_write_the_tenant_again(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = open_store(folder)
+    store.save("a", documents_of([1]))
+    late, unlink = open_store(folder), Path.unlink
+
+    def unlink_late(path: Path, **options: Any) -> None:
+        late.load("a")
+        unlink(path, **options)
+
+    monkeypatch.setattr(Path, "unlink", unlink_late)
+    erase(folder, "a")
+    monkeypatch.undo()
+    assert late.save("a", documents_of([1])).erased
+    assert open_store(folder).load("a") == []
 
 
 def test_a_tenant_that_was_never_saved_is_not_after_an_erasure(folder: Path) -> None:

@@ -90,6 +90,8 @@ class TokenCompletion(RemoteCompletion):
         self._boundary_ids = boundary_ids
         self._output = RequestOutput(request, tokenizer, max_context - len(self._prompt))
         self._stop_reason: object = None
+        self._num_before = 0
+        """Number of tokens before the present request."""
 
     @property
     def finish(self) -> FinishReason | None:
@@ -101,6 +103,7 @@ class TokenCompletion(RemoteCompletion):
 
     def body(self) -> dict[str, Any]:
         prompt = [*self._prompt, *self._output.tokens]
+        self._num_before = len(self._output.tokens)
         return {
             "prompt": prompt,
             "max_tokens": self._output.max_tokens - len(self._output.tokens),
@@ -117,6 +120,10 @@ class TokenCompletion(RemoteCompletion):
 
     def take(self, choice: dict[str, Any]) -> Delta | None:
         tokens = choice.get("token_ids") or []
+        if choice.get("text") and not tokens:
+            raise ServerError(
+                "it sent text without token ids; serve the model with vLLM, or set remote.send to text"
+            )
         self._stop_reason = choice.get("stop_reason")
         logprobs = (choice.get("logprobs") or {}).get("token_logprobs") or []
         if tokens:
@@ -135,7 +142,7 @@ class TokenCompletion(RemoteCompletion):
         elif isinstance(self._stop_reason, int) and self._stop_reason in self._request.stop_ids:
             # A server may omit the token that it stopped at.
             output.extend([self._stop_reason], [math.nan])
-        elif not (output.tokens and output.tokens[-1] in self._boundary_ids):
+        elif not (len(output.tokens) > self._num_before and output.tokens[-1] in self._boundary_ids):
             # The server ended the text, and omitted the end-of-text token.
             ending = sorted(self._eos_ids)[:1]
             output.extend(ending, [math.nan] * len(ending))
@@ -179,6 +186,11 @@ class TextCompletion(RemoteCompletion):
     @property
     def finish(self) -> FinishReason | None:
         return self._finish
+
+    @property
+    def text(self) -> str:
+        """The text so far."""
+        return self._text.text
 
     @property
     def _counts(self) -> tuple[int, int]:

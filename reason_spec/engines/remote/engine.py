@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import Any, ClassVar
 
 from reason_spec.engines.base import Engine
+from reason_spec.engines.constraints import BackgroundCompiler, find_break
 from reason_spec.engines.generation import EngineRequest, Generation, GenerationResult, Score
 from reason_spec.engines.grammars import structured_outputs
 from reason_spec.engines.limits import Limits
@@ -77,6 +78,7 @@ class RemoteEngine(Engine):
         self.by_tokens = False
         """Whether requests hold token ids; else they hold text."""
         self._step_ends: dict[Boundary | None, frozenset[int]] = {None: frozenset()}
+        self._constraints = BackgroundCompiler.of_bytes()
         self._live: dict[asyncio.Task[None], RemoteCompletion] = {}
         self._retired_usage = Usage()
 
@@ -133,6 +135,7 @@ class RemoteEngine(Engine):
         for task in self._live:
             task.cancel()
         await asyncio.gather(*self._live, return_exceptions=True)
+        self._constraints.close()
         await self._wire.close()
 
     @property
@@ -214,6 +217,23 @@ class RemoteEngine(Engine):
         except TimeoutError:
             seconds = self._remote.total_timeout
             raise self._error(f"not done within remote.total_timeout={seconds:g} seconds") from None
+        await self._check_constrained(completion, request)
+
+    async def _check_constrained(self, completion: RemoteCompletion, request: EngineRequest) -> None:
+        """Check a whole text of a server that returns no tokens: it may ignore fields that it does not know.
+
+        Raises:
+            EngineError: the text is not what its constraint asks for.
+        """
+        is_whole = completion.finish == "eos" and request.boundary is None
+        if not isinstance(completion, TextCompletion) or request.constraint is None or not is_whole:
+            return
+        matcher = await asyncio.wrap_future(self._constraints.start(request.constraint))
+        if broken := find_break(completion.text, matcher):
+            raise self._error(
+                f"the server's text is not what {request.constraint.kind} asks for: {broken}. It may not "
+                "know structured_outputs, vLLM's field for constraints; serve the model with vLLM"
+            )
 
     async def _stream(
         self, server: RemoteServer, completion: RemoteCompletion, generation: Generation

@@ -23,7 +23,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import NoReturn
 
-from reason_spec.engines.text_updates import BeginText, CloseText, ExtendText, ForgetTexts
+from reason_spec.engines.text_updates import BeginText, CloseText, EraseTexts, ExtendText, ForgetTexts
 from reason_spec.engines.worker.loop import Loader
 from reason_spec.engines.worker.messages import (
     Cancel,
@@ -198,7 +198,7 @@ class _Worker:
                 self._loop.offer_hint(number, hint)
             case SetPriority(number, priority):
                 self._loop.set_priority(number, priority)
-            case BeginText() | ExtendText() | CloseText() | ForgetTexts():
+            case BeginText() | ExtendText() | CloseText() | ForgetTexts() | EraseTexts():
                 if self._update_text is not None:
                     self._update_text(message)
             case GetStats(number):

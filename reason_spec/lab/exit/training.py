@@ -153,10 +153,10 @@ def train(
     *,
     threshold: float,
     about: dict[str, Any],
-    solved: Iterable[Problem] = (),
+    learned: Iterable[str] = (),
     seed: int = 0,
 ) -> ExitPolicy:
-    """Fit a policy to all answers of a table; ``solved`` are the problems that ``asked`` was fitted to."""
+    """Fit a policy to a table; ``learned``: `question_key`s of the questions that ``asked`` was fitted to."""
     import sklearn
 
     rows = _with_asked(table, asked)
@@ -174,7 +174,7 @@ def train(
             "rows": len(rows),
             "versions": {"reason-spec": reason_spec.__version__, "scikit-learn": sklearn.__version__},
         },
-        questions=tuple(sorted({*table.questions, *(question_key(one.question) for one in solved)})),
+        questions=tuple(sorted({*table.questions, *learned})),
     )
 
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
+from reason_spec.errors import SettingsError
 from reason_spec.exit.policy import ExitPolicy
 from reason_spec.lab.exit.replay import Replay, share_kept
 from reason_spec.lab.exit.rules import Rule, Stop
@@ -55,8 +56,11 @@ def tune_exit(
     """Try thresholds from strict to lax, up to the first that does not pass.
 
     Raises:
+        SettingsError: a threshold is not between 0 and 1.
         DataError: there are too few problems for any threshold to pass.
     """
+    if beyond := [threshold for threshold in thresholds if not 0 <= threshold <= 1]:
+        raise SettingsError(f"--thresholds {beyond[0]:g}: name thresholds between 0 and 1, such as 0.9")
     test.refuse_too_few(num_problems)
     trials: list[Trial] = []
     kept: list[float] = []

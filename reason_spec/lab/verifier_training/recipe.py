@@ -13,7 +13,7 @@ from typing import Final
 import numpy as np
 
 from reason_spec.errors import DataError, SettingsError
-from reason_spec.evaluation.records import other_or_fresh
+from reason_spec.evaluation.records import other_or_fresh, write_text, writing
 from reason_spec.evaluation.statistics import Interval, exact_interval
 from reason_spec.lab.verifier_training.encoder import prune_encoder
 from reason_spec.lab.verifier_training.export import calibrate, export_encoder, open_pairs, read_logits
@@ -91,7 +91,7 @@ def train_verifier(
         on_scored: called while hard pairs are looked for, with the number of scored pairs and that of all.
 
     Raises:
-        DataError: there are too few pairs.
+        DataError: there are too few pairs, or the folder cannot be written.
         SettingsError: 0 epochs or hard pairs, and no ``trained``; a training with other options or pairs was
             begun in the folder.
         MissingDependencyError: a package for training is missing.
@@ -111,10 +111,11 @@ def train_verifier(
             raise SettingsError(
                 "0 epochs calibrate a trained encoder: name its folder, or take the packaged one"
             )
-        output.mkdir(parents=True, exist_ok=True)
-        if not output.samefile(trained):
-            for name in (MODEL, TOKENIZER):
-                shutil.copyfile(trained / name, output / name)
+        with writing(output):
+            output.mkdir(parents=True, exist_ok=True)
+            if not output.samefile(trained):
+                for name in (MODEL, TOKENIZER):
+                    shutil.copyfile(trained / name, output / name)
     else:
         _train(chosen, output, plan, start, on_step, trained)
     calibration = calibrate(output, for_calibration, risk)
@@ -148,8 +149,9 @@ def _keep_plan(
             f"{str(checkpoints.parent)!r} holds a training that differs in {', '.join(others)}. "
             + other_or_fresh()
         )
-    checkpoints.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(own) + "\n", encoding="utf-8")
+    with writing(checkpoints):
+        checkpoints.mkdir(parents=True, exist_ok=True)
+    write_text(path, json.dumps(own) + "\n")
 
 
 def _train(

@@ -52,8 +52,9 @@ def _parse(
     item: JsonItem, place: str, seed: int, leave_out: frozenset[str], most_a_kind: int
 ) -> Iterator[StepPair]:
     question = _text(item, "question", "")
-    # Pairs of one question must not be divided between training and report.
-    problem = str(item.value.get("problem", item.value.get("id", question or place)))
+    # Pairs of one question must not be divided between training and report, whatever their ids are.
+    named = (item.value.get(name) for name in ("problem", "question", "id"))
+    problem = str(next((name for name in named if name not in (None, "")), place))
     solutions = item.value.get("solutions")
     if solutions is None:
         return iter([_pair(item, problem, question)])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -83,7 +84,6 @@ def train_encoder(
     """
     import torch
     from tokenizers import Tokenizer
-    from transformers.trainer_utils import get_last_checkpoint
 
     if find_spec("accelerate") is None:
         raise MissingDependencyError("accelerate", "training a verifier")
@@ -97,8 +97,19 @@ def train_encoder(
     examples = _examples(Tokenizer.from_file(str(start / TOKENIZER)), pairs)
     folder = output / "checkpoints"
     trainer = _trainer(model, examples, folder, plan, on_step)
-    trainer.train(resume_from_checkpoint=get_last_checkpoint(str(folder)) if folder.is_dir() else None)
+    trainer.train(resume_from_checkpoint=_last_checkpoint(folder))
     return model.eval()
+
+
+def _last_checkpoint(folder: Path) -> str | None:
+    """Return the last whole checkpoint; one that a kill left without its state, written last, is deleted."""
+    from transformers.trainer_utils import get_last_checkpoint
+
+    while folder.is_dir() and (last := get_last_checkpoint(str(folder))) is not None:
+        if (Path(last) / "trainer_state.json").is_file():
+            return str(last)
+        shutil.rmtree(last)
+    return None
 
 
 def _trainer(

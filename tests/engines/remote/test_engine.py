@@ -182,6 +182,32 @@ async def test_constraints_and_biases_are_told_to_the_server(
     assert not {"structured_outputs", "logit_bias"} & plain.keys()
 
 
+async def test_a_server_that_ignores_a_constraint_is_noticed(
+    make_upstream: Callable[..., Upstream], folder: Path, prompt: Prefix
+) -> None:
+    """One that returns no token ids is not vLLM, and may leave fields that it does not know unread."""
+    with serving(make_upstream(takes_tokens=False)) as upstream:
+        async with remote(folder, upstream) as engine:
+            constraint = Constraint(json_schema='{"type": "object"}')
+            with pytest.raises(
+                EngineError, match="is not what json_schema asks for: it breaks it at its beg"
+            ):
+                await engine.submit(EngineRequest(prompt, 200, constraint=constraint)).result()
+            cut = await engine.submit(EngineRequest(prompt, 5, constraint=constraint)).result()
+    assert cut.finish == "length"
+
+
+async def test_a_stream_of_text_without_token_ids_is_no_empty_answer(
+    make_upstream: Callable[..., Upstream], folder: Path, prompt: Prefix
+) -> None:
+    """Only the first of several servers is probed: another may return none."""
+    with serving(make_upstream()) as upstream:
+        async with remote(folder, upstream, remote={"max_retries": 0}) as engine:
+            upstream.returns_tokens = False
+            with pytest.raises(EngineError, match="text without token ids"):
+                await engine.submit(EngineRequest(prompt, 5)).result()
+
+
 @pytest.mark.parametrize("takes_tokens", [True, False])
 async def test_line_breaks_of_unicode_are_text(
     folder: Path, prompt: Prefix, tokenizer: HuggingFaceTokenizer, takes_tokens: bool
@@ -202,7 +228,7 @@ async def test_a_constrained_text_that_broke_off_is_not_gone_on_with(
     make_upstream: Callable[..., Upstream], folder: Path, prompt: Prefix, takes_tokens: bool
 ) -> None:
     """The server would begin the constraint anew. What has not begun is tried again."""
-    constraint = Constraint(regex="a+")
+    constraint = Constraint(regex=r"[\s\S]+")
     with serving(make_upstream(takes_tokens=takes_tokens)) as upstream:
         async with remote(folder, upstream) as engine:
             upstream.faults = [Fault("status"), Fault("break")]

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from reason_spec.errors import DataError
-from reason_spec.exit.policy import ExitPolicy, load_policy
+from reason_spec.exit.policy import ExitPolicy, load_policy, question_key
 from reason_spec.lab.exit import training
 from reason_spec.lab.exit.replay import Replay, ReplayReport, report_dict
 from reason_spec.lab.exit.rules import (
@@ -28,7 +28,6 @@ from reason_spec.lab.exit.traces import ReadTrace, Trace, read_steps, read_trace
 from reason_spec.lab.exit.tuning import PolicyCurve, tune_exit
 from reason_spec.lab.tuning.calibration import LossTest
 from reason_spec.tasks.grading import Grader
-from reason_spec.types import Problem
 from tests.lab.exit.answers import write_answers
 
 
@@ -113,8 +112,8 @@ def test_an_answer_that_is_reduced_to_its_choices_has_the_same_stops(trained: Tr
 
 
 def test_a_policy_knows_the_questions_that_it_was_trained_on(trained: Trained) -> None:
-    solved = [Problem("1", "How many  pears?", "3")]
-    policy = training.train(trained.table, trained.policy.asked, threshold=0.9, about={}, solved=solved)
+    learned = [question_key("How many  pears?")]
+    policy = training.train(trained.table, trained.policy.asked, threshold=0.9, about={}, learned=learned)
     assert all(policy.has_seen(read.trace.question) for read in trained.reads)
     assert policy.has_seen("How many pears?\n")
     assert not policy.has_seen("How many plums?")
