@@ -81,8 +81,11 @@ class LoopThread:
     async def run_async(self, work: Coroutine[Any, Any, _T]) -> _T:
         """Like `run`, from any event loop."""
         running = _Work(self, work)
+        over = asyncio.wrap_future(running.over)
+        # Where this caller is cancelled nobody reads the end of the work, which is no fault.
+        over.add_done_callback(_read_exception)
         try:
-            return await asyncio.shield(asyncio.wrap_future(running.over))
+            return await asyncio.shield(over)
         except BaseException:
             await running.abandon_async()
             raise
@@ -179,7 +182,15 @@ class _Work(Generic[_T]):
     async def abandon_async(self) -> None:
         if not self.over.done():
             self._thread.loop.call_soon_threadsafe(self._cancel)
-            await asyncio.wait([asyncio.wrap_future(self.over)])
+            over = asyncio.wrap_future(self.over)
+            over.add_done_callback(_read_exception)
+            await asyncio.wait([over])
+
+
+def _read_exception(done: asyncio.Future[Any]) -> None:
+    """Keep asyncio from logging an exception that is not wanted."""
+    if not done.cancelled():
+        done.exception()
 
 
 def closed_error() -> EngineError:

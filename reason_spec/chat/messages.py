@@ -167,17 +167,28 @@ def _call(place: str, call: object) -> Mapping[str, Any]:
     name = _text(f"{place}.function.name", function.get("name"))
     arguments = function.get("arguments")
     if isinstance(arguments, str):
-        arguments = _parsed(check_text(arguments, f"{place}.function.arguments"))
+        named = f"{place}.function.arguments"
+        arguments = _parsed(check_text(arguments, named), named)
     made: dict[str, Any] = {"type": "function", "function": {"name": name, "arguments": arguments or {}}}
     if isinstance(call.get("id"), str):
         made["id"] = check_text(call["id"], f"{place}.id")
     return made
 
 
-def _parsed(arguments: str) -> dict[str, Any] | str:
-    # Templates write arguments as JSON themselves: of a text they would make a quoted one.
+def _parsed(arguments: str, place: str) -> dict[str, Any] | str:
+    """Return the object of a JSON text, or what is none as it is.
+
+    Templates write arguments as JSON themselves: of a text they would make a quoted one.
+
+    Raises:
+        RequestError: an escape in it is no character, or it is nested too deep to be written again.
+    """
     try:
         value = json.loads(arguments)
-    except (ValueError, RecursionError):
+        written = json.dumps(value, ensure_ascii=False, indent=2)
+    except ValueError:
         return arguments
+    except RecursionError:
+        raise RequestError(f"{place} is nested too deep", param=place) from None
+    check_text(written, place)
     return value if isinstance(value, dict) else arguments

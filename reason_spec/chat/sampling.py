@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from math import isfinite
-from typing import Final
+from typing import Any, Final
 
 from pydantic import ValidationError
 
@@ -95,6 +95,23 @@ def logit_bias_of(target: Engine, asked: ChatSampling) -> tuple[tuple[int, float
     # A token of `stop_token_ids` stays possible, because it ends the answer as a stop.
     ignored = target.tokenizer.eos_ids - set(asked.stop_token_ids) if asked.ignore_eos else ()
     return tuple({**asked.logit_bias, **dict.fromkeys(ignored, _NEVER)}.items())
+
+
+def read_logit_bias(given: Mapping[Any, Any]) -> dict[int, float]:
+    """Return biases by token id; in OpenAI's form the ids are texts.
+
+    Raises:
+        RequestError: a token is no number, or a bias is not between -100 and 100.
+    """
+    biases: dict[int, float] = {}
+    for token, bias in given.items():
+        name = str(token)
+        if not (name.isascii() and name.isdigit() and len(name) < 10):
+            raise RequestError(f"{name[:40]!r} is not a token id; give numbers", param="logit_bias")
+        if isinstance(bias, bool) or not isinstance(bias, int | float) or not -100 <= bias <= 100:
+            raise RequestError(f"a bias is between -100 and 100, not {bias!r}", param="logit_bias")
+        biases[int(name)] = bias
+    return biases
 
 
 def has_tokens(target: Engine, tokens: Sequence[int]) -> bool:

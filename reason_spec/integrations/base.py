@@ -13,6 +13,7 @@ from typing import Any, Self
 
 from reason_spec.accelerator import Accelerator
 from reason_spec.chat.base import ChatAnswer, ChatEnd, ChatEvent, ChatRequest, ChatSampling, Policy
+from reason_spec.chat.sampling import read_logit_bias
 from reason_spec.chat.service import Chat
 from reason_spec.errors import MissingDependencyError, RequestError, did_you_mean
 from reason_spec.settings import Settings
@@ -189,6 +190,8 @@ def chat_request(messages: Iterable[Mapping[str, Any]], options: Mapping[str, An
     for name in ("stop", "stop_token_ids"):
         if name in given:
             given[name] = tuple(given[name])
+    if "logit_bias" in given:
+        given["logit_bias"] = read_logit_bias(given["logit_bias"])
     return ChatRequest(
         messages=tuple(messages),
         tools=tools,

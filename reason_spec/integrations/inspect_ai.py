@@ -258,7 +258,8 @@ def _output(model: str, answer: ChatAnswer, *, with_logprobs: bool) -> ModelOutp
     )
     logprobs = None
     if with_logprobs:
-        if answer.logprobs is None:
+        # An answer of calls alone, or one that ended within its thinking, has none.
+        if answer.logprobs is None and answer.content:
             raise RequestError(
                 f"logprobs are not known under strategy {end.report.strategy}; leave them out, or take "
                 "-M strategy=autoregressive",
@@ -271,7 +272,7 @@ def _output(model: str, answer: ChatAnswer, *, with_logprobs: bool) -> ModelOutp
                     logprob=item.logprob,
                     bytes=list(item.content),
                 )
-                for item in answer.logprobs
+                for item in answer.logprobs or ()
             ]
         )
     return ModelOutput(

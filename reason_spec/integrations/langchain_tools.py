@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextvars import ContextVar
 from functools import partial
 from typing import Any
 
@@ -38,13 +39,18 @@ def tools_of(session: ToolSession, tools: Sequence[BaseTool]) -> list[BaseTool]:
     """Return the same tools for an agent; their calls go through the session."""
 
     def wrapped(tool: BaseTool) -> BaseTool:
+        # Errors are raised here, and handled by the wrapper as the tool would.
+        inner = tool.model_copy(update={"handle_tool_error": False, "handle_validation_error": False})
+
         def call(**arguments: Any) -> Any:
-            return session.call(tool.name, arguments, partial(_invoke, tool, arguments))
+            asked = _as_written(tool, arguments)
+            return session.call(tool.name, asked, partial(_invoke, inner, arguments))
 
         async def acall(**arguments: Any) -> Any:
-            return await session.acall(tool.name, arguments, partial(_ainvoke, tool, arguments))
+            asked = _as_written(tool, arguments)
+            return await session.acall(tool.name, asked, partial(_ainvoke, inner, arguments))
 
-        return StructuredTool.from_function(
+        return _AheadTool.from_function(
             call,
             acall,
             name=tool.name,
@@ -52,9 +58,43 @@ def tools_of(session: ToolSession, tools: Sequence[BaseTool]) -> list[BaseTool]:
             args_schema=tool.args_schema,
             return_direct=tool.return_direct,
             response_format=tool.response_format,
+            handle_tool_error=tool.handle_tool_error,
+            handle_validation_error=tool.handle_validation_error,
         )
 
     return [wrapped(tool) for tool in tools]
+
+
+_WRITTEN: ContextVar[Any] = ContextVar("arguments as the model wrote them", default=None)
+
+
+class _AheadTool(StructuredTool):
+    """A tool that keeps what the model wrote beside the validated arguments, with defaults and types."""
+
+    def run(self, tool_input: Any, *args: Any, **options: Any) -> Any:
+        token = _WRITTEN.set(tool_input)
+        try:
+            return super().run(tool_input, *args, **options)
+        finally:
+            _WRITTEN.reset(token)
+
+    async def arun(self, tool_input: Any, *args: Any, **options: Any) -> Any:
+        token = _WRITTEN.set(tool_input)
+        try:
+            return await super().arun(tool_input, *args, **options)
+        finally:
+            _WRITTEN.reset(token)
+
+
+def _as_written(tool: BaseTool, arguments: dict[str, Any]) -> dict[str, Any]:
+    """Return the arguments of the running call as the model wrote them: predicted calls are written so.
+
+    What the framework puts in, such as its state, is left out.
+    """
+    written = _WRITTEN.get()
+    if not isinstance(written, Mapping):
+        return arguments
+    return {name: value for name, value in written.items() if name in tool.args}
 
 
 def _invoke(tool: BaseTool, arguments: dict[str, Any]) -> Any:

@@ -12,6 +12,7 @@ from reason_spec.tools_ahead.sessions import ToolSession
 
 try:
     from pydantic_ai import RunContext
+    from pydantic_ai.messages import ToolCallPart
     from pydantic_ai.toolsets import ToolsetTool, WrapperToolset
 except ModuleNotFoundError as error:
     raise missing(error, "pydantic-ai-slim", "pydantic-ai") from error
@@ -38,4 +39,14 @@ class AheadToolset(WrapperToolset[Any]):
     ) -> Any:
         """Make a call of the model, or return the result of the same call that ran ahead."""
         own = partial(super().call_tool, name, tool_args, ctx, tool)
-        return await self.session.acall(name, tool_args, own)
+        return await self.session.acall(name, _as_written(ctx, tool_args), own)
+
+
+def _as_written(ctx: RunContext[Any], validated: dict[str, Any]) -> dict[str, Any]:
+    """Return the arguments of a call as the model wrote them: validated ones have defaults and types."""
+    for message in reversed(ctx.messages):
+        for part in message.parts:
+            if isinstance(part, ToolCallPart) and part.tool_call_id == ctx.tool_call_id:
+                written: dict[str, Any] = part.args_as_dict()
+                return written
+    return validated

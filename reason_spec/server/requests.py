@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from reason_spec.chat.base import ChatRequest, ChatSampling, Policy, TextRequest
+from reason_spec.chat.sampling import read_logit_bias
 from reason_spec.errors import RequestError, SettingsError
 from reason_spec.server.base import ApiError, Client
 from reason_spec.server.predicted_calls import ReadOnlyMarks
@@ -163,19 +164,8 @@ def _sampling(body: Body, max_tokens: int | None) -> ChatSampling:
         stop=body.stops,
         stop_token_ids=tuple(body.stop_token_ids or ()),
         ignore_eos=bool(body.ignore_eos),
-        logit_bias=_logit_bias(body.logit_bias or {}),
+        logit_bias=read_logit_bias(body.logit_bias or {}),
     )
-
-
-def _logit_bias(given: dict[str, float]) -> dict[int, float]:
-    biases = {}
-    for token, bias in given.items():
-        if not (token.isascii() and token.isdigit() and len(token) < 10):
-            raise RequestError(f"{token[:40]!r} is not a token id; give numbers", param="logit_bias")
-        if not -100 <= bias <= 100:
-            raise RequestError(f"a bias is between -100 and 100, not {bias}", param="logit_bias")
-        biases[int(token)] = bias
-    return biases
 
 
 def _chat_arguments(body: ChatBody) -> dict[str, Any]:

@@ -27,7 +27,9 @@ class Call:
         """Make a call of arguments in normal JSON, see `normal_json`."""
         self.name = name
         self.values = dict(values)
-        self.key = f"{name}({', '.join(f'{key}={values[key]}' for key in sorted(values))})"
+        # A name that is none in Python may hold the signs between arguments.
+        named = ((key if key.isidentifier() else json.dumps(key), values[key]) for key in sorted(values))
+        self.key = f"{name}({', '.join(f'{key}={value}' for key, value in named)})"
 
     @classmethod
     def of(cls, name: str, arguments: Mapping[str, Any]) -> Call:

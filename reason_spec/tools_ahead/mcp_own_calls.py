@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
 from functools import partial
@@ -12,6 +13,7 @@ from reason_spec.tools_ahead.calls import Call
 from reason_spec.tools_ahead.mcp_messages import Message
 
 _OWN_ID: Final = "reason-spec/ahead/"
+_MOST_CANCELLED: Final = 1000
 
 
 class OwnCalls:
@@ -25,6 +27,8 @@ class OwnCalls:
         """The ``_meta`` of each call."""
         self._send = send
         self._made: dict[str, Future[Message]] = {}
+        self._cancelled: deque[str] = deque(maxlen=_MOST_CANCELLED)
+        """Ids that the server was asked to cancel last, and has not answered: it may, or not."""
         self._num_made = 0
 
     def start(self, call: Call) -> Future[Message]:
@@ -41,19 +45,24 @@ class OwnCalls:
         return future
 
     def _cancel(self, identity: str, done: Future[Message]) -> None:
-        # The id stays known: servers may answer a call that they were asked to cancel.
         if done.cancelled():
+            self._made.pop(identity, None)
+            self._cancelled.append(identity)
             params = {"requestId": identity, "reason": "the result is not needed any more"}
             self._send({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": params})
 
     def take(self, message: Message) -> bool:
         """Take a message of the server if it is the answer to one of these calls; return whether it is."""
-        future = self._made.pop(str(message.get("id")), None) if "method" not in message else None
+        if "method" in message:
+            return False
+        identity = str(message.get("id"))
+        if identity in self._cancelled:
+            self._cancelled.remove(identity)
+            return True
+        future = self._made.pop(identity, None)
         if future is None:
             return False
         result = message.get("result")
-        if future.cancelled():
-            return True
         # A result of another type asks the client for something, and the client has not made this call yet.
         if (
             isinstance(result, dict)

@@ -162,7 +162,7 @@ class McpProxy:
         self._predictor = _SafePredictor(model, past, self.may_run_ahead, log)
         self._waiting: dict[Identity, _Waiting] = {}
         self.own_calls = OwnCalls(self._send)
-        self._cancelled: set[Identity] = set()
+        self._answering: set[Identity] = set()
         self._server = McpServer(command)
         self._failure: str | None = None
         self._tasks: set[asyncio.Task[None]] = set()
@@ -228,6 +228,7 @@ class McpProxy:
             self.own_calls.meta.pop("progressToken", None)
         if call is not None and not is_write and (ahead := self.held.take(call)) is not None:
             self._predictor.observe(Called(call))
+            self._answering.add(identity)
             self._spawn(self._answer_from(ahead, identity, call, line))
             return
         if is_write:
@@ -239,7 +240,9 @@ class McpProxy:
     def _cancel(self, identity: Identity | None) -> None:
         if identity is None:
             return
-        self._cancelled.add(identity)
+        if identity in self._answering:
+            self._answering.remove(identity)
+            return
         waiting = self._waiting.get(identity)
         # A write may go on in spite of it. Nothing runs ahead until the server has answered, if it ever does.
         if waiting is not None and not waiting.is_write:
@@ -253,8 +256,9 @@ class McpProxy:
         """Answer a call with the result of the one that ran ahead; make it if that failed."""
         done = asyncio.wrap_future(ahead)
         await asyncio.wait([done])
-        if identity in self._cancelled:
+        if identity not in self._answering:
             return
+        self._answering.remove(identity)
         try:
             result, age = done.result()
             meta = {**(result.get("_meta") or {}), RAN_AHEAD: {"age_seconds": round(age, 3)}}

@@ -102,7 +102,7 @@ class SpeculativeTools:
             tenant: its open sessions share the limits. None: the session has limits of its own, and learns
                 with the others that have no tenant.
         """
-        known = self._tenants.get("default" if tenant is None else tenant)
+        known = self._tenants.get(tenant)
         return ToolSession(self, known, AheadBudget(self.limits) if tenant is None else known.budget)
 
     def run(self, call: Call) -> Future[Any] | None:
@@ -114,8 +114,8 @@ class SpeculativeTools:
         future.add_done_callback(lambda _: self._free_workers.release())
         return future
 
-    def learn(self, tenant: str, events: Sequence[Event]) -> Future[None]:
-        """Learn a conversation for a tenant.
+    def learn(self, tenant: str | None, events: Sequence[Event]) -> Future[None]:
+        """Learn a conversation for a tenant; None: for the sessions without one.
 
         What a tenant knows is read and changed in one thread only, so open sessions may go on.
         """

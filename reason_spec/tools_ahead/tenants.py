@@ -94,13 +94,16 @@ class Tenants:
         self._max_learned = max_learned
         self._max_tenants = max_tenants
         self._limits = limits
-        self._by_name: dict[str, Tenant] = {}
+        self._by_name: dict[str | None, Tenant] = {}
         # A tenant with an open session stays the same when it is forgotten, or its limits would hold twice.
-        self._in_use: WeakValueDictionary[str, Tenant] = WeakValueDictionary()
+        self._in_use: WeakValueDictionary[str | None, Tenant] = WeakValueDictionary()
         self._lock = threading.Lock()
 
-    def get(self, name: str) -> Tenant:
-        """Return a tenant; the one that was asked for longest ago may be forgotten."""
+    def get(self, name: str | None) -> Tenant:
+        """Return a tenant; the one that was asked for longest ago may be forgotten.
+
+        None is that of the sessions without a tenant.
+        """
         with self._lock:
             tenant = self._by_name.pop(name, None) or self._in_use.get(name)
             if tenant is None:

@@ -90,6 +90,13 @@ def test_results_keep_what_they_answer() -> None:
             {"role": "assistant", "tool_calls": [{"function": {"name": None}}]},
             "messages[1].tool_calls[0].function.name",
         ),
+        *(
+            (
+                {"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": arguments}}]},
+                "messages[1].tool_calls[0].function.arguments",
+            )
+            for arguments in ('{"a": "\\ud800"}', '{"a": ' + 5000 * "[" + 5000 * "]" + "}")
+        ),
         ("hello", "messages[1]"),
     ],
 )

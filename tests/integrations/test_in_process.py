@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import threading
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -102,7 +103,9 @@ def test_limits_of_the_thinking_are_options_of_every_wrapper(thinker: InProcess)
         thinker.chat(asked("?", thinking_token_budget="1"))
 
 
-def test_a_cancelled_call_leaves_nothing_running() -> None:
+def test_a_cancelled_call_leaves_nothing_running_and_nothing_in_the_log(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     with scripted() as models:
 
         async def cancelled() -> None:
@@ -111,8 +114,13 @@ def test_a_cancelled_call_leaves_nothing_running() -> None:
             task.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await task
+            stream = models.astream(asked(APPLES))
+            await anext(stream)
+            await stream.aclose()
 
         asyncio.run(cancelled())
+        gc.collect()
+        assert not caplog.records
         assert models.chat(asked(APPLES)).content == SOLUTION
         assert models._thread is not None
         assert not models._thread.tasks
@@ -148,6 +156,13 @@ def test_options_go_where_they_belong() -> None:
     request = asked(APPLES, temperature=0.5, stop="x", strategy="prompt_lookup", off=None, tenant="ann")
     assert (request.sampling.temperature, request.sampling.stop) == (0.5, ("x",))
     assert (request.policy.strategy, request.policy.off, request.tenant) == ("prompt_lookup", False, "ann")
+
+
+def test_biases_are_taken_in_the_form_of_openai_too() -> None:
+    assert asked(APPLES, logit_bias={"5": -100, 7: 2.5}).sampling.logit_bias == {5: -100, 7: 2.5}
+    for bias in ({"five": 1}, {"5": "1"}, {"5": 101}, {"-5": 1}):
+        with pytest.raises(RequestError, match=r"token id|a bias is between"):
+            asked(APPLES, logit_bias=bias)
 
 
 def test_an_unknown_option_is_refused_with_the_one_that_was_meant() -> None:

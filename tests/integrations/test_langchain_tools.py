@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from datetime import date
 from typing import Any
 
 import pytest
@@ -165,3 +166,42 @@ def test_an_error_that_a_tool_shows_to_the_model_is_no_result_of_a_call_ahead(pa
     assert isinstance(stock.invoke({"part": part}), str)
     with pytest.raises((ToolException, ValidationError)):
         ahead(part=part)
+
+
+@tool
+def find_trips(day: date, limit: int = 10) -> str:
+    """Returns trips."""
+    SERVED.append(f"{day:%d.%m.} {limit}")
+    return f"{limit} trips on {day:%d.%m.}"
+
+
+def test_a_call_is_the_expected_one_whatever_defaults_and_types_its_arguments_get(shop_model: Any) -> None:
+    SERVED.clear()
+    functions = functions_of([find_trips])
+    with SpeculativeTools(functions, read_only=list(functions), model=shop_model) as tools:
+        with tools.session() as session:
+            (wrapped,) = tools_of(session, [find_trips])
+            session.follow([{"role": "user", "content": "What is there on the first of May?"}])
+            session.expect("find_trips", {"day": "2026-05-01"})
+            tools.predicting.submit(lambda: None).result()
+            assert wrapped.invoke({"day": "2026-05-01"}) == "10 trips on 01.05."
+        assert (session.report.num_used, session.report.num_read_only) == (1, 1)
+    assert SERVED == ["01.05. 10"]
+
+
+@pytest.mark.parametrize("part", [7, "seven"])
+def test_a_wrapped_tool_shows_its_errors_to_the_model_as_before(part: Any, shop_model: Any) -> None:
+    def get_stock(part: int) -> str:
+        """Returns the stock of a part."""
+        raise ToolException("503, try again")
+
+    stock = StructuredTool.from_function(get_stock, handle_tool_error=True, handle_validation_error=True)
+    call = {"type": "tool_call", "id": "1", "name": "get_stock", "args": {"part": part}}
+    functions = functions_of([stock])
+    with (
+        SpeculativeTools(functions, read_only=list(functions), model=shop_model) as tools,
+        tools.session() as session,
+    ):
+        (wrapped,) = tools_of(session, [stock])
+        plain, found = stock.invoke(call), wrapped.invoke(call)
+    assert (found.content, found.status) == (plain.content, plain.status) != ("", "success")

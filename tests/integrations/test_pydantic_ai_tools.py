@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from datetime import date
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ import pytest
 pytest.importorskip("pydantic_ai")
 pytestmark = pytest.mark.agents
 
+from pydantic import validate_call
 from pydantic_ai import Agent, FunctionToolset
 from pydantic_ai.messages import BinaryContent, ModelResponse, TextPart, ToolCallPart
 from pydantic_ai.models.function import AgentInfo, FunctionModel
@@ -58,3 +60,28 @@ def test_an_agent_says_the_same_and_its_tools_have_run_ahead(shown: list[Any], s
     assert report.num_read_only == 1 + len(user(70)["orders"])
     assert report.num_used == len(user(70)["orders"]) + 1
     assert sorted(served) == sorted(["nora_70", *user(70)["orders"]]), "each was read once"
+
+
+def test_a_call_is_the_expected_one_whatever_defaults_and_types_its_arguments_get(shop_model: Any) -> None:
+    served: list[Any] = []
+
+    def find_trips(day: date, limit: int = 10) -> str:
+        served.append(day)
+        return f"{limit} trips on {day}"
+
+    async def speak(messages: list[Any], info: AgentInfo) -> ModelResponse:
+        if len(messages) > 1:
+            return ModelResponse(parts=[TextPart(messages[-1].parts[0].content)])
+        session.expect("find_trips", {"day": "2026-05-01"})
+        await asyncio.to_thread(tools.predicting.submit(lambda: None).result)
+        return ModelResponse(parts=[ToolCallPart("find_trips", {"day": "2026-05-01"})])
+
+    functions = {"find_trips": validate_call(find_trips)}
+    with SpeculativeTools(functions, read_only=["find_trips"], model=shop_model) as tools:
+        with tools.session() as session:
+            agent = Agent(
+                FunctionModel(speak), toolsets=[AheadToolset(FunctionToolset([find_trips]), session)]
+            )
+            assert agent.run_sync("Trips on the first of May?").output == "10 trips on 2026-05-01"
+        assert session.report.num_used == 1
+    assert served == [date(2026, 5, 1)]

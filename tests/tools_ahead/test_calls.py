@@ -45,6 +45,7 @@ def test_calls_are_the_same_by_value_and_not_by_resemblance() -> None:
     assert Call.of("a", {"q": " Rome"}) != Call.of("a", {"q": "Rome"})
     assert Call.of("a", {}) != Call.of("b", {})
     assert Call.of("a", {"n": True}) != Call.of("a", {"n": 1})
+    assert Call.of("a", {"x=1, y": 2}) != Call.of("a", {"x": 1, "y": 2})
 
 
 def test_a_rule_may_allow_some_calls_of_a_tool_only() -> None:

@@ -37,6 +37,13 @@ def test_the_tenant_that_came_longest_ago_is_forgotten() -> None:
     assert [users(tenants.get(name)) for name in ("ann", "bob")] == [["nora_1"], []]
 
 
+def test_no_name_is_that_of_the_sessions_without_a_tenant() -> None:
+    tenants = Tenants(Knowledge(READ_ONLY), max_learned=3, max_tenants=4, limits=AheadLimits())
+    nameless = tenants.get(None)
+    assert tenants.get(None) is nameless
+    assert all(tenants.get(name) is not nameless for name in ("default", "None", ""))
+
+
 def test_a_tenant_may_learn_nothing() -> None:
     tenant = Tenants(Knowledge(READ_ONLY), max_learned=0, max_tenants=1, limits=AheadLimits()).get("ann")
     tenant.learn(events(1))
