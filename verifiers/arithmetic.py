@@ -80,7 +80,7 @@ def number_of_word(word: str) -> Fraction | None:
 
 
 def tokenize(text: str) -> Iterator[Token]:
-    """Yield the tokens of a normalized text; numbers of very many digits are left out."""
+    """Yield the tokens of a normalized text; numbers of very many digits are words."""
     before: tuple[str, str] = ("", "")
     scanned = list(_TOKEN.finditer(text))
     for index, found in enumerate(scanned):
@@ -92,6 +92,8 @@ def tokenize(text: str) -> Iterator[Token]:
         elif found["number"]:
             digits = found["number"]
             if len(digits) > _MOST_DIGITS:
+                yield Token("word", digits)
+                before = (before[1], digits)
                 continue
             scale = _SCALES[found["scale"].strip()] if found["scale"] else 1
             value = Fraction(digits) * scale / (100 if found["percent"] else 1)

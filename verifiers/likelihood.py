@@ -60,7 +60,9 @@ class LikelihoodVerifier(Verifier):
         decision: Decision = "reject" if score < REJECTED_BELOW else "unknown"
         if score >= self.threshold or scored.best == drafted.tokens:
             decision = "accept"
-        first_unlikely = None if decision == "accept" else _first_unlikely(scored.logprobs, digits)
+        # What the target prefers itself is no mistake, however unsure it is.
+        is_own = [best == token for best, token in zip(scored.best, drafted.tokens, strict=True)]
+        first_unlikely = None if decision == "accept" else _first_unlikely(scored.logprobs, digits, is_own)
         return Verdict(
             decision,
             score,
@@ -95,7 +97,8 @@ class ConfidenceVerifier(Verifier):
         return Verdict(decision, score, reason=f"the draft's least likely token has a chance of {score:.3f}")
 
 
-def _first_unlikely(logprobs: Sequence[float], digits: Sequence[bool]) -> int | None:
-    places = enumerate(zip(logprobs, digits, strict=True))
-    unlikely = (i for i, (logprob, digit) in places if logprob < (_UNLIKELY_DIGIT if digit else _UNLIKELY))
-    return next(unlikely, None)
+def _first_unlikely(logprobs: Sequence[float], digits: Sequence[bool], is_own: Sequence[bool]) -> int | None:
+    for place, (logprob, digit, own) in enumerate(zip(logprobs, digits, is_own, strict=True)):
+        if not own and logprob < (_UNLIKELY_DIGIT if digit else _UNLIKELY):
+            return place
+    return None

@@ -45,10 +45,14 @@ WORD: Final = rf"(?:[^\W\d_]{{2}}|{ARTICLE})"
 """The beginning of a word, as a pattern; x + 3 begins with a variable."""
 _BULLET: Final = re.compile(rf"(?m)^[ \t]*(?:[*•]|-(?=[ \t]+(?:\**{WORD}|[$(]*\d[^\n]*=)))[ \t]+")
 """A - before a number is a sign, unless the line has an equality, as lists of calculations have."""
+_SIGNED: Final = re.compile(r"[ \t]*-[^\n]*?(?:(?<![A-Za-z])(?!a )[A-Za-z](?![A-Za-z])|=[ \t]*-[ \t]*\d)")
+"""The beginning of a line with a variable or a negative result: its - is no mark of a list."""
 _LABEL: Final = re.compile(
-    r"(?m)^[ \t]*(?:#+ *)?(?:(?:[Ss]tep|STEP) +\d+|\d{1,2}[.)](?=[ \t][^\n]*[A-Za-z]))[:.]?"
+    r"(?m)^[ \t]*(?:#+ *)?(?:(?:[Ss]tep|STEP) +\d+|\d[.)](?=[ \t][^\n]*[A-Za-z]))[:.]?"
 )
-"""The number of an item; without a word behind it, it may be the answer."""
+"""The number of an item; without a word behind it, or with two digits, it may be the answer."""
+_ANNOUNCED: Final = re.compile(r"(?i)(?:answer|result|total|sum|number|\bis|=)[ \t]*[:=]?\s*$")
+"""The end of a line that a number in the next one answers."""
 
 
 def normalize(text: str) -> str:
@@ -63,7 +67,17 @@ def normalize(text: str) -> str:
     for pattern, replacement in _REWRITES[2:]:
         text = pattern.sub(replacement, text)
     text = _FRACTION.sub(r"((\1)/(\2))", text)
-    text = _POWER.sub("^", BOLD.sub(r" \1 ", _BULLET.sub(" ", text)))
-    text = _LABEL.sub(" ", _STARS.sub(" ", text))
+    text = _POWER.sub("^", BOLD.sub(r" \1 ", _BULLET.sub(_without_bullet, text)))
+    text = _LABEL.sub(_without_label, _STARS.sub(" ", text))
     text = _PHRASES.sub(lambda found: "*" if found[1] == "multiplied" else "/", text)
     return _CROSS.sub("*", text)
+
+
+def _without_bullet(found: re.Match[str]) -> str:
+    is_sign = found[0].strip() == "-" and _SIGNED.match(found.string, found.start())
+    return found[0] if is_sign else " "
+
+
+def _without_label(found: re.Match[str]) -> str:
+    is_answer = found[0].strip()[:1].isdigit() and _ANNOUNCED.search(found.string, 0, found.start())
+    return found[0] if is_answer else " "

@@ -23,7 +23,7 @@ _GREATER: Final = re.compile(r"(?<![>=-])>(?!>)|≥|\\g(?:eqslant|eq|e|t)(?![a-z
 _OR_EQUAL: Final = re.compile(r"[<>]=|=<|[≤≥]|\\[lg](?:eqslant|eq|e)(?![a-z])")
 _MOST_COMPARED: Final = 10_000
 """Pairs of calculations that are compared; tables may have hundreds of them."""
-_NEGATIVE: Final = re.compile(r"[=(]\s*[-−]\s*(\d+(?:\.\d+)?)")
+_NEGATIVE: Final = re.compile(r"(?:[=(]|\b(?:is|are|was|were|be|equals?|to)\b)\s*[-−]\s*(\d+(?:\.\d+)?)")
 
 
 class Objection(NamedTuple):
@@ -59,7 +59,9 @@ def find_objection(drafted: str, target: str, question: str, before: str = "") -
     inequalities = [
         [bool(sign.search(text)) for sign in (_LESS, _GREATER, _OR_EQUAL)] for text in (drafted, target)
     ]
-    if all(map(any, inequalities)) and inequalities[0] != inequalities[1]:
+    directions = [_directions(text) for text in (drafted, target)]
+    turned = sorted(directions[0]) == sorted(directions[1]) and directions[0] != directions[1]
+    if all(map(any, inequalities)) and (inequalities[0] != inequalities[1] or turned):
         # It may still be the same inequality, read from the other side.
         return Objection("other inequalities", contradicts=False)
     if a.ordered_operands != b.ordered_operands and sorted(a.ordered_operands) == sorted(b.ordered_operands):
@@ -72,6 +74,10 @@ def find_objection(drafted: str, target: str, question: str, before: str = "") -
     missing = [missing_numbers(a, b), missing_numbers(b, a)]
     if missing[0] and missing[1]:
         said = f"{_listed(missing[0])} in one step only, {_listed(missing[1])} in the other"
+        return Objection(said, contradicts=True)
+    worded = [a.worded - b.readings, b.worded - a.readings]
+    if all(worded):
+        said = f"{_listed(worded[0])} in one step only, {_listed(worded[1])} in the other"
         return Objection(said, contradicts=True)
     for difference in (
         _other_names(drafted, target, question),
@@ -90,6 +96,13 @@ def find_objection(drafted: str, target: str, question: str, before: str = "") -
     if a.calculations and b.calculations and not _same_calculations(a, b):
         return Objection("other calculations on the same numbers", contradicts=False)
     return None
+
+
+def _directions(text: str) -> list[bool]:
+    """Return for each inequality, in their order, whether the first side is the lesser one."""
+    found = [(sign.start(), True) for sign in _LESS.finditer(text)]
+    found += [(sign.start(), False) for sign in _GREATER.finditer(text)]
+    return [is_less for _, is_less in sorted(found)]
 
 
 def _other_names(drafted: str, target: str, question: str) -> str | None:

@@ -18,7 +18,9 @@ from reason_spec.verifiers.arithmetic import WORD_OPERATORS, equalities, evaluat
 from reason_spec.verifiers.notation import normalize
 
 _ROUNDING: Final = Fraction(1, 200)
-"""Relative difference at which both sides of an equality still count as equal: people round."""
+"""Relative difference at which both sides of an equality may count as equal: people round."""
+_ROUNDED_BEFORE: Final = Fraction(1, 1000)
+"""Relative difference at which they do in any case: what went in may have been rounded."""
 _PARTS: Final = {
     word: value
     for value, word in enumerate("half third fourth fifth sixth seventh eighth ninth tenth".split(), 2)
@@ -47,7 +49,8 @@ class Calculation:
 class Quantities:
     """What a step says in numbers.
 
-    ``numbers`` are written in digits, a percentage as a share of 1; ``readings`` also holds numbers in words,
+    ``numbers`` are written in digits, a percentage as a share of 1; ``worded`` are in words, from two on, or
+    ordinal; ``readings`` also holds numbers in words,
     a percentage as a number of its own (50 % is 1/2 and 50) and values that are computed. ``shares`` are
     fractions such as 2/3, ``worded_shares`` those in words: "two thirds of". ``results`` are the ends of
     the chains of equalities, in order. ``mistakes`` are equalities whose sides differ. ``first_operands``
@@ -56,6 +59,7 @@ class Quantities:
     """
 
     numbers: frozenset[Fraction]
+    worded: frozenset[Fraction]
     readings: frozenset[Fraction]
     shares: frozenset[Fraction]
     worded_shares: frozenset[Fraction]
@@ -72,11 +76,15 @@ def read_quantities(text: str) -> Quantities:
     tokens = list(tokenize(normalize(text)))
     numbers = frozenset(t.value for t in tokens if t.value is not None and t.kind == "number")
     readings = set(numbers)
+    worded: set[Fraction] = set()
     for token in tokens:
         if token.kind == "number" and token.text.endswith(("%", "percent")) and token.value is not None:
             readings.add(token.value * 100)
-        elif token.kind == "word" and (number := number_of_word(token.text)) is not None:
+        elif token.kind == "word" and (number := token.value or number_of_word(token.text)) is not None:
             readings.add(number)
+            # "one" and parts stand for much else.
+            if number >= 2:
+                worded.add(number)
     shares = {
         one.value / other.value
         for one, sign, other in zip(tokens, tokens[1:], tokens[2:], strict=False)
@@ -123,6 +131,7 @@ def read_quantities(text: str) -> Quantities:
         }
     return Quantities(
         numbers,
+        frozenset(worded),
         frozenset(readings),
         frozenset(shares),
         worded_shares,
@@ -154,10 +163,17 @@ def read_phrases(text: str) -> list[tuple[str | Fraction, ...]]:
 
 
 def is_near(one: Fraction, other: Fraction) -> bool:
-    """Whether two numbers are the same but for rounding; whole ones are not rounded."""
-    if one.denominator == other.denominator == 1:
+    """Whether two numbers are the same but for rounding to the last place of one; whole ones are exact."""
+    if one == other or one.denominator == other.denominator == 1:
         return one == other
-    return one == other or abs(one - other) <= _ROUNDING * max(abs(one), abs(other), Fraction(1, 10))
+    difference, size = abs(one - other), max(abs(one), abs(other), Fraction(1, 10))
+    last_place = max(_last_place(one), _last_place(other))
+    return difference <= _ROUNDED_BEFORE * size or difference <= min(last_place, _ROUNDING * size)
+
+
+def _last_place(number: Fraction) -> Fraction:
+    """Return the value of the last decimal place, 1/100 for 2.25; 0 for a number with too many of them."""
+    return next((Fraction(1, 10**n) for n in range(7) if 10**n % number.denominator == 0), Fraction(0))
 
 
 def shown(number: Fraction) -> str:

@@ -36,9 +36,7 @@ class LookaheadLoop(StepLoop):
         self._compare = compare
 
     async def _write_position(self, branch: Branch) -> None:
-        # Draft and target write the position at the same time.
-        self._tree.spawn(branch, self._draft(branch))
-        own = await self._tree.spawn(branch, self._write_target(branch))
+        own = await self._write_both(branch)
         if own is None:
             return
         self._give_up_late_drafts(branch)
@@ -47,11 +45,19 @@ class LookaheadLoop(StepLoop):
         await asyncio.gather(*(self._verify(branch, draft, own) for draft in drafts))
         self._tree.decide(branch)
 
-    async def _draft(self, branch: Branch) -> None:
+    async def _write_both(self, branch: Branch) -> Step | None:
+        """Let draft and target write the position at the same time; return the target's step."""
+        self._tree.spawn(branch, self._draft(branch))
+        own: Step | None = await self._tree.spawn(branch, self._write_target(branch))
+        return own
+
+    async def _draft(self, branch: Branch) -> list[asyncio.Task[bool]]:
         """Draft the step when the position is near enough; each draft opens the next position."""
-        if await self._tree.may_draft(branch) and branch.state is BranchState.OPEN:
-            for draft in self._begin_drafts(branch):
-                self._tree.spawn(branch, self._write_draft(branch, draft))
+        if not await self._tree.may_draft(branch) or branch.state is not BranchState.OPEN:
+            return []
+        return [
+            self._tree.spawn(branch, self._write_draft(branch, draft)) for draft in self._begin_drafts(branch)
+        ]
 
     async def _verify(self, branch: Branch, draft: Draft, own: Step) -> None:
         assert draft.step is not None

@@ -2,16 +2,27 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator
 from typing import ClassVar
 
 from reason_spec.events import Recorder
 from reason_spec.strategies.answer_work import AnswerWork
 from reason_spec.strategies.base import RoutedStrategy, SolveRequest, check_judges_alone
+from reason_spec.strategies.branch import Branch
 from reason_spec.strategies.lookahead import LookaheadLoop
 from reason_spec.strategies.step_loop import LoopOptions
 from reason_spec.types import Decision, Step, Verdict
 from reason_spec.verifiers.base import VerificationContext, Verifier
+
+
+class _OracleLoop(LookaheadLoop):
+    """Lets the target write after the drafts: one that is slower than the target may be the better step."""
+
+    async def _write_both(self, branch: Branch) -> Step | None:
+        await asyncio.gather(*await self._draft(branch))
+        own: Step | None = await self._tree.spawn(branch, self._write_target(branch))
+        return own
 
 
 class Oracle(RoutedStrategy):
@@ -29,7 +40,7 @@ class Oracle(RoutedStrategy):
 
     def _write_steps(self, request: SolveRequest, recorder: Recorder) -> AsyncGenerator[Step]:
         answer = AnswerWork(self.target, self.draft, self.settings, request, recorder)
-        return LookaheadLoop(answer, self._choose, LoopOptions(proposes_known_steps=False)).steps()
+        return _OracleLoop(answer, self._choose, LoopOptions(proposes_known_steps=False)).steps()
 
     async def _choose(self, context: VerificationContext, drafted: Step, own: Step) -> Verdict:
         """Score both steps; take the draft's if its score is as high (tau = 0 in the paper)."""

@@ -36,11 +36,11 @@ class Prefers(Verifier):
         return Verdict("reject", float(self.word in drafted.text), cost_tokens=3)
 
 
-def with_judge(judge: Verifier, depth: int = 4) -> Outcome:
+def with_judge(judge: Verifier, depth: int = 4, draft_seconds: float = 0.0) -> Outcome:
     def make(target: ScriptedEngine, draft: ScriptedEngine) -> Strategy:
         return Oracle(StrategySettings(depth=depth), target, draft, judge)
 
-    return solve(make, *SCRIPTS)
+    return solve(make, *SCRIPTS, target_seconds=0.01, draft_seconds=draft_seconds, virtual_time=True)
 
 
 def test_the_better_step_stands_and_the_drafts_where_they_are_worth_the_same() -> None:
@@ -50,6 +50,14 @@ def test_the_better_step_stands_and_the_drafts_where_they_are_worth_the_same() -
     assert own.tokens == solve(autoregressive, *SCRIPTS).tokens
     indifferent = with_judge(Prefers("a word that neither has"))
     assert indifferent.text == drafted.text
+
+
+def test_a_draft_that_is_slower_than_the_target_may_be_the_better_one() -> None:
+    fast = with_judge(Prefers("Otherwise"), draft_seconds=0.001)
+    slow = with_judge(Prefers("Otherwise"), draft_seconds=0.05)
+    assert slow.tokens == fast.tokens
+    assert slow.recorder.num_late_drafts == 0
+    assert any(step.origin == "draft" for step in slow.steps)
 
 
 def test_the_target_writes_every_step_whatever_stands() -> None:

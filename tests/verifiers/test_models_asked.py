@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
-from math import exp
+from math import exp, log
 from pathlib import Path
 
 import pytest
@@ -15,6 +15,7 @@ import torch
 from reason_spec.accelerator.cores import available_cores
 from reason_spec.engines.base import Engine
 from reason_spec.engines.factory import create_engine
+from reason_spec.engines.generation import Score
 from reason_spec.engines.scripted import ScriptedEngine
 from reason_spec.engines.worker.messages import SubmitScore
 from reason_spec.errors import SettingsError
@@ -24,7 +25,7 @@ from reason_spec.pair.decoding import LoadedModel, load_pair_model
 from reason_spec.pair.generator import STEP_SEPARATOR, Example, problems
 from reason_spec.pair.tokenizer import chat_prompt, next_question
 from reason_spec.settings import EngineSettings, VerifierSettings
-from reason_spec.types import Prefix, Sampling, Step
+from reason_spec.types import Prefix, Sampling, Step, Usage
 from reason_spec.verifiers.asking import JudgeVerifier, Questions, UtilityVerifier
 from reason_spec.verifiers.base import Models, VerificationContext, create_verifier
 from reason_spec.verifiers.likelihood import LikelihoodVerifier
@@ -186,6 +187,22 @@ async def test_the_likelihood_is_that_of_the_model(target: Engine) -> None:
             assert verdict.num_valid_tokens is not None
             assert verdict.replacement == int(rows[verdict.num_valid_tokens].argmax())
             assert verdict.replacement != step.tokens[verdict.num_valid_tokens]
+
+
+async def test_a_token_that_the_target_prefers_is_not_corrected_however_unsure_it_is(
+    target: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    step = drafted("3 + 4" + STEP_SEPARATOR, target)
+    sure, unsure = -0.01, log(0.3)
+    last = len(step.tokens) - 1
+
+    async def score(prefix: Prefix, tokens: tuple[int, ...]) -> Score:
+        best = (*tokens[:last], tokens[last] + 1)
+        return Score((unsure, *([sure] * (last - 1)), log(0.01)), best, Usage())
+
+    monkeypatch.setattr(target, "score", score)
+    verdict = await LikelihoodVerifier(target, 0.9, 60).verify(context(PROBLEM, 1, target), step)
+    assert (verdict.num_valid_tokens, verdict.replacement) == (last, step.tokens[last] + 1)
 
 
 async def test_scores_of_many_steps_are_asked_for_at_once(judge: Engine) -> None:

@@ -132,6 +132,13 @@ QUESTION = "Ana has 47 apples and buys 8 more at 20% off, 3/5 of them red. How m
         ("Ana has 55 apples.", "Ana has many apples.", False),
         ("9 sprints + 60 meters", "9 * 60 meters", False),
         ("8 / 2 = 4 and 6 * 2 = 3. So 4 + 3 = 7.", "8 / 2 = 4 and 6 / 2 = 3. So 4 + 3 = 7.", True),
+        ("2500.5 + 1 = 2501.5", "2500.5 + 1 = 2510.5", True),
+        ("12.50 * 8.02 = 100.25", "12.50 * 8.02 = 100.75", True),
+        ("It left at 11:05.", "It left at 11:08.", True),
+        ("There are twelve of them.", "There are eleven of them.", True),
+        ("He was in 3rd place.", "He was in 4th place.", True),
+        ("x < 5 and y > 3", "x > 5 and y < 3", False),
+        ("It is -5.", "It is 5.", False),
     ],
 )
 def test_other_numbers_are_an_objection_in_both_orders(drafted: str, target: str, contradicts: bool) -> None:
@@ -147,6 +154,8 @@ def test_other_numbers_are_an_objection_in_both_orders(drafted: str, target: str
         ("A third of them are red.", "One third of them is red."),
         ("It is the third of four.", "Two thirds of the four are red."),
         ("<<47+8=55>> So 47 + 8 = 55 => 55.", r"So $47 + 8 = 55 < 60$."),
+        ("20 / 3 = 6.67 of 4", "20 / 3 = 6.7 of four"),
+        ("There are twelve of them.", "There are 12 of them."),
     ],
 )
 def test_shares_in_words_and_signs_that_agree_are_no_objection(drafted: str, target: str) -> None:
