@@ -36,6 +36,12 @@ def test_flags_beat_the_environment_which_beats_the_file_which_beats_defaults(
     assert settings.strategy.name == Settings().strategy.name
 
 
+def test_none_takes_a_value_of_the_file_back(tmp_path: Path) -> None:
+    file = write(tmp_path, "{router: {threshold: 0.3}, exit: {threshold: 0.5}}")
+    settings = load_settings(file, {"router.threshold": None, "exit": {"threshold": None}})
+    assert (settings.router.threshold, settings.exit.threshold) == (None, None)
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [

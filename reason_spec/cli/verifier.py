@@ -178,15 +178,21 @@ def _train_encoder(
         shipped_weights("semantic") if start == "packaged" else None if start == "minilm" else Path(start)
     )
     # Before the pairs are made, which takes a minute.
-    with writing(output):
-        output.mkdir(parents=True, exist_ok=True)
     if trained is not None:
         check_folder(trained)
     if plan.hard_pairs and (trained is None or not plan.epochs):
         raise SettingsError(
             "--hard-pairs needs a trained encoder to begin with (--start) and --epochs above 0"
         )
-    pairs = read()
+    is_new = not output.exists()
+    with writing(output):
+        output.mkdir(parents=True, exist_ok=True)
+    try:
+        pairs = read()
+    except BaseException:
+        if is_new:
+            output.rmdir()
+        raise
     if fresh:
         shutil.rmtree(output / "checkpoints", ignore_errors=True)
     screen.say(f"Training the encoder; {len(pairs)} pairs were made")

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from reason_spec.exit.policy import SHIPPED
 from tests.cli_runner import fail, succeed
 from tests.lab.exit.answers import write_answers, write_solved
 
@@ -54,6 +55,15 @@ def test_tune_exit_writes_the_policy_with_the_chosen_threshold(folder: Path) -> 
     assert json.loads(out.read_text())["threshold"] == found["threshold"]
     assert "loses at most 20 points of answers" in succeed(*arguments, "--loss", "20").stdout
     assert "48 problems with known answers are too few" in fail(*arguments, "--loss", "1")
+    assert "--thresholds 95: name thresholds between 0 and 1" in fail(*arguments, "--thresholds", "95,0.9")
+
+
+def test_a_policy_knows_the_questions_of_the_packaged_part_that_it_uses(folder: Path) -> None:
+    out = folder / "unsolved.json"
+    succeed("exit", "train", str(folder / "answers.jsonl"), "--loss", "5", "--output", str(out))
+    known, packaged = (set(json.loads(path.read_text())["questions"]) for path in (out, SHIPPED))
+    assert packaged < known
+    assert not packaged & set(json.loads((folder / "policy.json").read_text())["questions"])
 
 
 def test_errors_name_file_line_and_field(tmp_path: Path) -> None:

@@ -59,6 +59,7 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
             ["hmm", "hold it"],
         ),
         (["--set", "strategy.use_hint=false"], "strategy.use_hint", False),
+        (["--set", "verifier.judge=null"], "verifier.judge", None),
         (["--set", "task.system=Be brief: no words"], "task.system", "Be brief: no words"),
         (["--set", "task.system=yes"], "task.system", "yes"),
         (["--set", "suffix.tenant=42"], "suffix.tenant", "42"),

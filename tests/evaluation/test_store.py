@@ -106,8 +106,9 @@ def test_a_run_goes_on_after_its_servers_moved_and_with_other_patience(tmp_path:
     [
         (
             (*PROBLEMS[:1], Problem("p1", "Question 1?", "another"), *PROBLEMS[2:]),
-            "'p1' has another question or answer",
+            "'p1' has another question, answer or task",
         ),
+        ((Problem("p0", "Question 0?", "0", "another"),), "'p0' has another"),
         (PROBLEMS[2:], "'p0' is not among those given"),
         (PROBLEMS[1:], "'p0' is not among those given"),
         ((Problem("p0", "Another?", "0"),), "'p0' has another"),

@@ -41,6 +41,7 @@ def _write(tmp_path: Path, content: bytes, name: str = "problems.jsonl") -> Path
         (b'{"question": "x", "answer": NaN}', ["line 2", "'answer'", "finite"]),
         (b'{"question": "caf\xe9", "answer": "2"}', ["line 2", "UTF-8", "0xe9"]),
         (b'{"question": "\\ud800", "answer": "2"}', ["line 2", "'question'", "surrogate"]),
+        (b'{"id": "\\ud800", "question": "x", "answer": "2"}', ["line 2", "'id'", "surrogate"]),
         (b'{"question": "x", "answer": ' + b"9" * 5000 + b"}", ["line 2", "not usable JSON"]),
         (b"[" * 100_000, ["line 2", "not usable JSON", "RecursionError"]),
     ],

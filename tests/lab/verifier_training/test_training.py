@@ -94,6 +94,13 @@ def test_a_stopped_training_goes_on_to_the_same_weights(
         start, pairs, tmp_path / "stopped", TrainingPlan(), lambda step, _: steps.append(step)
     )
     assert steps[0] == 3
+    # A kill may leave a checkpoint without its state, which is written last.
+    last = max((tmp_path / "stopped").glob("**/checkpoint-*"), key=lambda path: int(path.name[11:]))
+    (last / "trainer_state.json").unlink()
+    steps.clear()
+    train_encoder(start, pairs, tmp_path / "stopped", TrainingPlan(), lambda step, _: steps.append(step))
+    assert steps
+    assert (last / "trainer_state.json").exists()
     whole = train_encoder(start, pairs, tmp_path / "whole", TrainingPlan())
     for one, other in zip(again.parameters(), whole.parameters(), strict=True):
         torch.testing.assert_close(one, other, atol=1e-4, rtol=1e-3)
@@ -141,6 +148,14 @@ def test_no_problem_is_in_two_parts(file: Path) -> None:
     assert not (problems[0] | problems[1]) & problems[2]
     with pytest.raises(DataError, match="too few"):
         split_by_problem([StepPair("1", "", "", "a", "b", True, "given", ("", ""))])
+
+
+def test_pairs_of_one_question_are_of_one_problem_whatever_their_ids_are(tmp_path: Path) -> None:
+    path = tmp_path / "pairs.jsonl"
+    pair = {"a": "It is 5.", "b": "So 5.", "same": True}
+    lines = [{**pair, "id": 1, "question": "Q?"}, {**pair, "id": 2, "question": "Q?"}, {**pair, "id": None}]
+    path.write_text("".join(json.dumps(line) + "\n" for line in [*lines, {**pair, "id": None}]))
+    assert len({made.problem for made in read_pairs([path])}) == 3
 
 
 def test_pairs_that_numbers_decide_or_that_are_too_long_do_not_calibrate(start: Path, tmp_path: Path) -> None:
@@ -249,6 +264,21 @@ def test_the_command_trains_and_bad_lines_are_named(
     assert "'nowhere' holds no encoder" in fail(
         "verifier", "train", str(file), "--output", "o", "--start", "nowhere"
     )
+    Path("taken").write_text("")
+    assert "taken/o: cannot be written" in fail("verifier", "train", str(file), "--output", "taken/o")
+    for option, level in (("--limit", "step"), ("--risk", "token")):
+        message = fail(
+            "verifier",
+            "train",
+            str(file),
+            "--output",
+            "o",
+            "--level",
+            level,
+            option,
+            "0.1" if level == "token" else "1",
+        )
+        assert f"{option} is of --level" in message
 
 
 def pairs_file() -> Path:
