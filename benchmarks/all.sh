@@ -108,8 +108,8 @@ measure embedded_t0 "$PY" embedded --problems 60 --accuracy 500 --grades "$WORK/
 measure frontier "$PY" frontier --problems 48 --accuracy 500 --grades "$WORK/grades.jsonl"
 measure published_rules "$PY" published_rules --problems 200
 measure_thresholds
-measure load_torch "$PY" load --engine torch --padded 0 --runs "$WORK/load_torch.jsonl"
-measure load_vllm "$VLLM_PY" load --runs "$WORK/load_vllm.jsonl"
+measure load_torch "$PY" load --engine torch --padded 0 --arrivals 48 --runs "$WORK/load_torch.jsonl"
+measure load_vllm "$VLLM_PY" load --arrivals 48 --runs "$WORK/load_vllm.jsonl"
 measure vllm_pair "$VLLM_PY" vllm_pair --problems 16
 measure vllm_pair_padded "$VLLM_PY" vllm_pair --problems 16 --padded 48
 measure agent_loop "$AGENTS_PY" agent_loop
