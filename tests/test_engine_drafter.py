@@ -53,6 +53,19 @@ def test_vllm_gets_a_head_as_its_eagle3_method(tmp_path: Path) -> None:
         with_drafter(load_settings(flags={"draft.model": "self", "target.kind": "vllm"}))
 
 
+def test_vllm_gets_a_draft_model_that_drafts_inside_it_as_its_own_method() -> None:
+    settings = load_settings(flags={"target.drafter": "embedded", "target.kind": "vllm"})
+    of_vllm = with_drafter(settings).vllm
+    assert (of_vllm.token_method, of_vllm.draft_tokens) == ("draft_model", 3)
+    assert of_vllm.arguments["speculative_config"] == {"model": str(embedded_path("draft"))}
+    assert with_fitting_strategy(settings).strategy.name == "self_speculative"
+    named = load_settings(
+        flags={"target.drafter": "Qwen/Qwen3-0.6B", "target.kind": "vllm", "target.vllm.draft_tokens": 8}
+    )
+    assert with_drafter(named).vllm.arguments["speculative_config"] == {"model": "Qwen/Qwen3-0.6B"}
+    assert with_drafter(named).vllm.draft_tokens == 8
+
+
 def test_a_head_beside_a_draft_model_drafts_tokens_and_the_model_steps(tmp_path: Path) -> None:
     head = str(head_in(tmp_path / "head"))
     beside = with_fitting_strategy(load_settings(flags={"target.drafter": head, "draft.model": "embedded"}))

@@ -1,4 +1,4 @@
-"""Drafts inside the target's engine: `self`, or a head (EAGLE-3)."""
+"""Drafts inside the target's engine: `self`, a head (EAGLE-3), or on vLLM a draft model."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from reason_spec.engines.eagle_files import is_head
+from reason_spec.engines.model_files import resolve_model
 from reason_spec.engines.model_package import find_packaged
 from reason_spec.errors import EngineError
 from reason_spec.settings import EngineSettings, Settings
@@ -34,14 +35,16 @@ def with_drafter(settings: Settings) -> EngineSettings:
     """Return the target's settings with the drafter that ``draft.model`` names.
 
     Raises:
-        EngineError: the target's engine cannot draft in this way.
+        EngineError: the target's engine cannot draft in this way, or a draft model cannot be converted.
     """
     target, name = settings.target, engine_drafter(settings)
     if name is None:
         return target
-    name = name if name == SELF_DRAFT else str(drafter_folder(name))
+    method = "draft_model"
+    if name != SELF_DRAFT and is_head(drafter_folder(name)):
+        method, name = "eagle3", str(drafter_folder(name))
     if target.kind == "torch":
-        if name != SELF_DRAFT and not is_head(Path(name)):
+        if name != SELF_DRAFT and method != "eagle3":
             raise EngineError(
                 f"{settings.target.drafter!r} holds no draft head (--head, target.drafter): name a folder of "
                 "reason-spec draft train --kind head, or self"
@@ -52,10 +55,12 @@ def with_drafter(settings: Settings) -> EngineSettings:
             f"draft {name!r} drafts inside the target's engine, which engine kind {target.kind!r} cannot; "
             "use target.kind torch, or a draft model"
         )
+    if method == "draft_model":
+        name = resolve_model("draft", name)
     arguments: dict[str, Any] = target.vllm.arguments | {
         "speculative_config": {"model": name} | (target.vllm.arguments.get("speculative_config") or {})
     }
-    own: dict[str, Any] = {"token_method": "eagle3", "arguments": arguments}
+    own: dict[str, Any] = {"token_method": method, "arguments": arguments}
     if "draft_tokens" not in target.vllm.model_fields_set:
         own["draft_tokens"] = 3
     return target.model_copy(update={"vllm": target.vllm.model_copy(update=own)})

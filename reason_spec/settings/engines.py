@@ -84,7 +84,8 @@ class EngineSettings(Section):
     drafter: str | None = Field(
         default=None,
         description="torch, vllm: drafts tokens inside the engine, and a draft model writes steps alone: the "
-        "folder of a head; torch also `self`, the model with fewer layers; set by such a `draft.model`",
+        "folder of a head; torch also `self`, the model with fewer layers; vllm also a draft model; set by a "
+        "head or `self` as `draft.model`",
     )
     device: str = Field(default="auto", description="auto, cpu, cuda, cuda:1, mps; vllm: also cuda:0,1")
     dtype: DTypeName | Literal["auto"] = Field(
