@@ -117,8 +117,8 @@ _DECLARED = (
     _flag(
         "head",
         "target.drafter",
-        "Drafts tokens inside the target, beside a draft model for steps: folder of a head, self, or on vLLM a "
-        "draft model.",
+        "Drafts tokens inside the target, beside a draft model for steps: folder of a head, self, or on vLLM "
+        "a draft model.",
         MODELS,
         autocompletion=complete_model,
     ),
