@@ -25,6 +25,7 @@ import argparse
 import asyncio
 import hashlib
 import json
+import random
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -193,13 +194,18 @@ async def answer_all(options: argparse.Namespace, grader: Grader) -> list[Row]:
     arms = {arm: settings_of(*arm, options) for arm in arms_of(options)}
     found: dict[Arm, list[Solution]] = {arm: [] for arm in arms}
     started = load_settings(flags={"strategy.planner": False, "load_control.use": "off"})
+    rng = random.Random(options.seed)
     async with Accelerator.from_settings(started, strategies=options.strategies) as accelerator:
-        for number, problem in enumerate(problems):
-            for arm, settings in arms.items():
-                generator = replace(accelerator.generator, settings=settings)
+        await accelerator.calibrate()
+        for number, problem in enumerate([problems[0], *problems]):  # the first is a warm-up
+            for arm in rng.sample(list(arms), len(arms)):
+                generator = replace(accelerator.generator, settings=arms[arm])
                 await generator.prepare(arm.strategy)
-                found[arm].append(await generator.answer(generator.request(problem.question)))
-            sys.stderr.write(f"problem {number + 1} of {len(problems)}\n")
+                answer = await generator.answer(generator.request(problem.question))
+                if number:
+                    found[arm].append(answer)
+            sys.stderr.write(f"\r{number} of {len(problems)} problems")
+        sys.stderr.write("\n")
     references = [str(problem.answer) for problem in problems]
     return [row_of(arm, solutions, references, grader) for arm, solutions in found.items()]
 
@@ -252,12 +258,14 @@ def main() -> None:
             rows = asyncio.run(answer_all(options, grader))
         else:
             rows = play_all(options, grader)
+    plain = (row for row in rows if (row.strategy, row.rule) == ("autoregressive", "none"))
+    base = next(plain, rows[0])
     sys.stdout.write(
         "| strategy | rule | seconds | speed-up | tokens | of trials | passes | right | ended early |\n"
         "|---|---|---|---|---|---|---|---|---|\n"
     )
     for row in rows:
-        speedup = rows[0].seconds / row.seconds
+        speedup = base.seconds / row.seconds
         sys.stdout.write(
             f"| {row.strategy} | {row.rule} | {row.seconds:.1f} | {speedup:.2f} | {row.tokens:.0f} "
             f"| {row.probe_tokens:.0f} | {row.passes:.0f} | {row.right} of {row.problems} "
@@ -266,7 +274,7 @@ def main() -> None:
     if options.json is not None:
         names = ("problems", "seed", "threshold", "agreement", "pass_ms", "draft_ms")
         content = {name: getattr(options, name) for name in names}
-        rated = [{**asdict(row), "speedup": rows[0].seconds / row.seconds} for row in rows]
+        rated = [{**asdict(row), "speedup": base.seconds / row.seconds} for row in rows]
         options.json.write_text(json.dumps({**content, "rows": rated}, indent=2) + "\n", encoding="utf-8")
 
 

@@ -157,7 +157,7 @@ async def measure(
     strategies = tuple(strategy for _, strategy, _ in rows)
     async with AsyncExitStack() as stack:
         accelerator = await _started(stack, base, strategies)
-        threads = plain.calibrate(len(accelerator.target_cores("autoregressive")) + 1)
+        threads = plain.calibrate(len(accelerator.bundle.cores.every))
         sys.stderr.write(f"transformers runs on {threads} threads\n")
         ours = Ours(accelerator)
         engines = {name: ours for name, _, _ in rows}
@@ -170,7 +170,7 @@ async def measure(
         for name, temperature in settings:
             if problems_graded and name in ("autoregressive", *LOSSY):
                 own_settings = settings[name, temperature]
-                key = grades.key(own_settings, seed)
+                key = grades.key(own_settings, f"{models.name} {seed}")
                 graded = await grade(ours, own_settings, chosen[:problems_graded], at_once, grades, key)
                 accuracies[name, temperature] = [problem.right for problem in graded.values()]
     baselines = {arm.temperature: arm for arm in arms if arm.name == "autoregressive"}

@@ -242,7 +242,9 @@ async def measure(options: argparse.Namespace) -> list[Row]:
         opened: dict[str, Opened] = {}
         for group in groups_of(options):
             if any(_group_of(spec) == group.name for spec in wanted):
-                running = await open_group(group, options, [], stack)
+                # As in use: with eight answers live, the load bounds the draft tokens of each.
+                in_use = replace(group, flags={**group.flags, "load_control.use": "on"})
+                running = await open_group(in_use, options, [], stack)
                 if running is None:
                     raise SettingsError("the engines do not start")
                 opened[group.name] = running
@@ -261,8 +263,7 @@ async def measure(options: argparse.Namespace) -> list[Row]:
 
 
 def _arm_of(spec: RowSpec, opened: Opened, options: argparse.Namespace) -> Arm:
-    # As in use: with eight answers live, the load bounds the draft tokens of each.
-    flags = {**opened.group.flags, "load_control.use": "on", **spec.own}
+    flags = {**opened.group.flags, **spec.own}
     return Arm(spec, opened, settings_of(flags, spec.strategy, options.temperature, options.max_tokens))
 
 

@@ -153,13 +153,16 @@ async def measure(options: argparse.Namespace) -> list[Row]:
         arms, _ = arms_of(ours, rows, flags, options.max_tokens)
         await time_rows(arms, chosen, options.seed)
         judged = next(arm for arm in arms if arm.name == JUDGED)
+        done = [row_of(arm, arms[0]) for arm in arms]
         kept = acceptance_of(judged)
         if kept is not None:
             chance = {"router.name": "random", "router.threshold": kept}
-            matched, _ = arms_of(ours, [("random", "arbitrage", chance)], flags, options.max_tokens)
+            # Its share is known only now; the target alone takes turns with it again.
+            again = [rows[0], ("random", "arbitrage", chance)]
+            matched, _ = arms_of(ours, again, flags, options.max_tokens)
             await time_rows(matched, chosen, options.seed)
-            arms += matched
-    return [row_of(arm, arms[0]) for arm in arms]
+            done.append(row_of(matched[1], matched[0]))
+    return done
 
 
 print_rows = printer(*RULES)

@@ -85,9 +85,9 @@ def add_engine_arguments(parser: argparse.ArgumentParser) -> None:
         "--draft-tokens",
         type=draft_tokens,
         nargs="+",
-        default=[2, 4, 8],
+        default=[1, 2, 3, 4, 8],
         metavar="N",
-        help="numbers of draft tokens to try for vLLM's own methods (default: 2 4 8)",
+        help="numbers of draft tokens to try for vLLM's own methods (default: 1 2 3 4 8)",
     )
     parser.add_argument("--eager", action="store_true", help="do not compile vLLM's models: starts at once")
     parser.add_argument("--seed", type=int, default=0)

@@ -140,7 +140,7 @@ def _spec_bench(path: Path) -> list[tuple[str, str]]:
     found: list[tuple[str, str]] = []
     for item in read_records(path, "prompts of Spec-Bench"):
         if isinstance(item, BadLine):
-            raise DataError(f"{path}, line {item.line}: {item.message}")
+            raise DataError(item.message(path, can_skip=False))
         category, turns = item.value.get("category"), item.value.get("turns")
         if not isinstance(category, str) or not isinstance(turns, list) or not turns:
             raise DataError(f"{path}, line {item.line}: needs `category` (text) and `turns` (list of texts)")

@@ -149,6 +149,8 @@ def _flags(
         "target.vllm.arguments": {**shared, "speculative_config": speculative} if speculative else shared,
         "draft.vllm.arguments": shared,
         "strategy.planner": False,
+        # Under load the controller would let the target write alone, or without steps.
+        "load_control.use": "off",
         "sampling.max_tokens": MAX_TOKENS,
         "sampling.temperature": options.temperature,
         **own,
@@ -364,7 +366,7 @@ def main() -> None:
         "--draft-tokens",
         type=int,
         nargs="+",
-        default=[3, 5, 8, 12, 16, 20],
+        default=[3, 5, 8, 12, 16, 20, 24, 32],
         help="numbers of drafts to try for vLLM's own draft_model",
     )
     parser.add_argument("--eager", action="store_true", help="do not compile: slower, but starts at once")
