@@ -27,11 +27,19 @@ _STOP_BYTES = b".!?" + bytes(stop[-1] for stop in _WIDE_STOPS)
 _SENTENCE_END = re.compile(rb"[A-Za-z]{3}[)*_\"']{0,2}[.!?]$")
 _FORMULA_MARK = re.compile(rb"\$\$|(?<!\\)\\[\[\]]")
 """Not the height after a row of a formula: ``\\\\[6pt]``."""
-_FENCE = b"```"
+_FENCE = re.compile(rb"[ \t]*(?:(?:[-*+>]|\d+[.)])[ \t]+)*(?:(`{3,})[^`]*|(~{3,}).*)$")
+"""The first line of a fenced block, which may be an item of a list."""
+_INFO = re.compile(rb"[A-Za-z0-9_+#.-]*[ \t\r]*$")
+"""What may follow the marks of a fence."""
 _WHITESPACE = b" \t\r\n"
 _JSON_OPENERS = b"{["
 _JSON_CLOSERS = b"}]"
-_JSON_SECOND_BYTES = b'{["'
+_JSON_START = re.compile(
+    rb"(?:\[\s*)*(?:\{\s*(?:$|\}|\"(?:[^\"\\]|\\.)*\"\s*(?::|$))|\[\s*(?:$|\]|\{|\[|\"(?:[^\"\\]|\\.)*\"\s*(?:[,\]]|$)))"
+)
+"""How a line begins with which a JSON value does: no interval, set or quotation has this form."""
+_JSON_GOES_ON = re.compile(rb"(?:[\[{,:\"\]}\d]|true|false|null)$")
+"""How a line ends after which an open JSON value may go on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,9 +69,12 @@ class OpenBlocks:
     line: bytes = b""
     """The last line so far."""
     closing_tag: bytes | None = None
-    in_fence: bool = False
+    fence: bytes = b""
+    """The marks that opened a fenced block."""
     json_depth: int = 0
     in_formula: bool = False
+    json_may_go_on: bool = True
+    """Whether a blank line may be within the open JSON value."""
 
 
 NOTHING_OPEN = OpenBlocks()
@@ -84,8 +95,8 @@ class BoundaryScanner:
         self._recent = bytearray()
         self._has_content = False
         self._closing_tag = begins_in.closing_tag
-        self._in_fence = begins_in.in_fence
-        self._json = _JsonDepth(begins_in.json_depth)
+        self._fence = begins_in.fence
+        self._json = _JsonDepth(begins_in.json_depth, begins_in.json_may_go_on)
         self.complete = False
 
     def copy(self) -> BoundaryScanner:
@@ -104,12 +115,17 @@ class BoundaryScanner:
     def open_blocks(self) -> OpenBlocks:
         """The blocks that are open at the end of the text so far."""
         return OpenBlocks(
-            bytes(self._line), self._closing_tag, self._in_fence, self._json.depth, self._in_formula
+            bytes(self._line),
+            self._closing_tag,
+            self._fence,
+            self._json.depth,
+            self._in_formula,
+            self._json.may_go_on,
         )
 
     @property
     def _protected(self) -> bool:
-        return self._in_fence or self._closing_tag is not None or self._json.open
+        return bool(self._fence) or self._closing_tag is not None or self._json.open
 
     def _take(self, byte: int) -> None:
         self._num_bytes += 1
@@ -151,50 +167,74 @@ class BoundaryScanner:
     def _match_literal(self, byte: int) -> None:
         self._recent.append(byte)
         del self._recent[: -len(self._delimiter)]
-        if self._recent == self._delimiter and self._has_content and not self._protected:
+        if self._recent == self._delimiter and self._has_content and not self._is_inside():
             self.complete = True
+
+    def _is_inside(self) -> bool:
+        """Return whether a block is open, also one that began in the line so far."""
+        line = bytes(self._line)
+        if self._fence or self._closing_tag_after(line) is not None:
+            return True
+        value = copy(self._json)
+        if self._boundary.protect_json and self._closing_tag is None:
+            value.end_line(line.strip(_WHITESPACE))
+        return value.open
 
     def _end_line(self) -> None:
         line = bytes(self._line)
         self._line.clear()
-        stripped = line.lstrip(b" \t")
-        if self._in_fence:
-            self._in_fence = not stripped.startswith(_FENCE)
+        stripped = line.strip(_WHITESPACE)
+        if self._fence:
+            # A longer fence may hold shorter ones.
+            if stripped.startswith(self._fence) and not stripped.strip(self._fence[:1]):
+                self._fence = b""
             return
-        if self._boundary.protect_fences and stripped.startswith(_FENCE) and line.count(_FENCE) % 2:
-            self._in_fence = True
+        if self._boundary.protect_fences and (fence := _opened_fence(line)):
+            self._fence = fence
             return
-        self._track_tags(line)
-        if self._boundary.protect_json and self._closing_tag is None:
-            self._json.end_line(stripped.rstrip(_WHITESPACE))
+        self._closing_tag, was_inside = self._closing_tag_after(line), self._closing_tag is not None
+        if self._boundary.protect_json and self._closing_tag is None and not was_inside:
+            self._json.end_line(stripped)
 
-    def _track_tags(self, line: bytes) -> None:
-        start = 0
+    def _closing_tag_after(self, line: bytes) -> bytes | None:
+        """Return the tag that closes the block which is open after a line."""
+        closing_tag, start = self._closing_tag, 0
         while True:
-            if self._closing_tag is not None:
-                found = line.find(self._closing_tag, start)
+            if closing_tag is not None:
+                found = line.find(closing_tag, start)
                 if found < 0:
-                    return
-                start = found + len(self._closing_tag)
-                self._closing_tag = None
+                    return closing_tag
+                start, closing_tag = found + len(closing_tag), None
             else:
                 hits = [(line.find(opener, start), opener, closer) for opener, closer in self._tags]
                 hits = [hit for hit in hits if hit[0] >= 0]
                 if not hits:
-                    return
-                position, opener, self._closing_tag = min(hits)
+                    return None
+                position, opener, closer = min(hits)
                 start = position + len(opener)
+                # A tag in code is spoken of.
+                is_code = line[position - 1 : position] == b"`" == line[start : start + 1]
+                closing_tag = None if is_code else closer
+
+
+def _opened_fence(line: bytes) -> bytes:
+    """Return the marks with which a line opens a fenced block; some models write it behind words."""
+    if found := _FENCE.match(line):
+        return found[1] or found[2]
+    before, marks, info = line.rpartition(b"```")
+    return marks if marks and b"`" not in before and _INFO.match(info) else b""
 
 
 class _JsonDepth:
     """Counts the open brackets of a JSON value that began at the start of a line.
 
-    An interval such as ``[0, 1)`` also begins with a bracket and never closes; a value is taken
-    for JSON only where the bracket ends its line or is followed by a quote or another bracket.
+    An interval such as ``[0, 1)`` also begins with a bracket and never closes, so the beginning must have the
+    form of JSON. A value that cannot go on at a blank line is none.
     """
 
-    def __init__(self, depth: int = 0) -> None:
+    def __init__(self, depth: int = 0, may_go_on: bool = True) -> None:
         self.depth = depth
+        self.may_go_on = may_go_on
         self._in_string = False
 
     @property
@@ -202,8 +242,11 @@ class _JsonDepth:
         return self.depth > 0
 
     def end_line(self, line: bytes) -> None:
-        if not self.open and not self._begins_value(line):
+        if self.open and not line and not self.may_go_on:
+            self.depth = 0
+        if not line or (not self.open and not _JSON_START.match(line)):
             return
+        self.may_go_on = _JSON_GOES_ON.search(line) is not None
         escaped = False
         for byte in line:
             if self._in_string:
@@ -218,13 +261,6 @@ class _JsonDepth:
                 self.depth -= 1
         # JSON strings do not span lines: an unpaired quote is prose, not an open string.
         self._in_string = False
-
-    @staticmethod
-    def _begins_value(line: bytes) -> bool:
-        if not line or line[0] not in _JSON_OPENERS:
-            return False
-        rest = line[1:].lstrip(b" \t")
-        return not rest or rest[0] in _JSON_SECOND_BYTES
 
 
 class StopHit(NamedTuple):

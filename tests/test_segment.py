@@ -14,7 +14,7 @@ from reason_spec.segment import (
 )
 
 # Blank lines and whole fences: of single characters they are rare.
-PIECES = [*'ab1.\n \t{}[]"`\\,\r', "é", "😀", "\n\n", "\n\n", "\n\n", "```\n", "<tool_call>\n"]
+PIECES = [*'ab1.\n \t{}[]"`\\,\r', "é", "😀", "\n\n", "\n\n", "\n\n", "```\n", "~~~\n", "<tool_call>\n"]
 TEXTS = st.lists(st.sampled_from(PIECES), max_size=40).map("".join)
 
 
@@ -41,6 +41,15 @@ TEXTS = st.lists(st.sampled_from(PIECES), max_size=40).map("".join)
         ('{"a": "}\\"{"}\n\nnext', ['{"a": "}\\"{"}\n\n', "next"]),
         ("[0, 1) is half open\n\nnext", ["[0, 1) is half open\n\n", "next"]),
         ("the set {1, 2\n\nnext", ["the set {1, 2\n\n", "next"]),
+        ("{[0,1), [1,2)}\n\nnext", ["{[0,1), [1,2)}\n\n", "next"]),
+        ('{"x" | x > 0\n\nnext', ['{"x" | x > 0\n\n', "next"]),
+        ('["Hello," he said.\n\nnext', ['["Hello," he said.\n\n', "next"]),
+        ('{\n"a": so it is.\n\nnext', ['{\n"a": so it is.\n\n', "next"]),
+        ("Use `<tool_call>` tags\n\nnext", ["Use `<tool_call>` tags\n\n", "next"]),
+        ("Code: ```py\na\n\nb\n```\n\nnext", ["Code: ```py\na\n\nb\n```\n\n", "next"]),
+        ("1. ```py\na\n\nb\n```\n\nnext", ["1. ```py\na\n\nb\n```\n\n", "next"]),
+        ("~~~\na\n\nb\n~~~\n\nnext", ["~~~\na\n\nb\n~~~\n\n", "next"]),
+        ("````\n```\n\n```\n\n````\n\nnext", ["````\n```\n\n```\n\n````\n\n", "next"]),
     ],
 )
 def test_text_is_cut_at_blank_lines_outside_of_blocks(text: str, steps: list[str]) -> None:
@@ -181,6 +190,18 @@ def test_no_step_of_prose_is_longer_than_a_sentence_beyond_the_limit(parts: list
 def test_a_literal_delimiter_is_matched_as_it_stands() -> None:
     assert split_steps("a;b;;c", Boundary(delimiter=";;")) == ["a;b;;", "c"]
     assert split_steps("one\n\ntwo|three", Boundary(delimiter="|")) == ["one\n\ntwo|", "three"]
+
+
+@pytest.mark.parametrize("block", ['<tool_call>{"q": "x. y"}</tool_call>', '{"q": "x. y"}'])
+def test_a_literal_delimiter_within_a_block_of_one_line_is_none(block: str) -> None:
+    text = f"{block}. Then. End"
+    assert split_steps(text, Boundary(delimiter=". ")) == [f"{block}. ", "Then. ", "End"]
+
+
+def test_long_lines_take_linear_time() -> None:
+    """A search that tried every split of this line would take minutes."""
+    for line in ("a" * 50_000, "[" * 50_000, "`a" * 25_000, '["' + "a" * 50_000):
+        assert split_steps(f"{line}\n\nnext", Boundary(delimiter="\n\n"))
 
 
 def test_an_empty_delimiter_is_refused() -> None:

@@ -70,6 +70,15 @@ def test_whatever_a_template_does_is_said_as_an_error_of_the_conversation(templa
         tokenizer_with(template).render_chat([QUESTION])
 
 
+def test_marks_of_the_models_turns_and_every_form_of_json_are_rendered() -> None:
+    """`generation` marks what a training learns; transformers knows both."""
+    template = (
+        "{% for m in messages %}{% generation %}{{ m.role }}: {{ {'b': 1, 'a': 2} | "
+        "tojson(separators=(',', ':'), sort_keys=True) }}\n{% endgeneration %}{% endfor %}"
+    )
+    assert tokenizer_with(template).render_chat([QUESTION]) == 'user: {"a":2,"b":1}\n'
+
+
 def test_a_prompt_has_its_special_tokens_by_name_and_a_text_does_not() -> None:
     tokenizer = tokenizer_with(TEMPLATE)
     text = "<|start|>user"
