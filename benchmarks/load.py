@@ -20,7 +20,7 @@ rows have neither controller nor planner. ``tokens`` drafts tokens with the draf
 steps ahead as well.
 
 ``speed-up`` is the ratio of tokens a second (closed loop) or of seconds a token of an answer, waiting
-included (Poisson): the median over repeats, and a 95 % bootstrap interval. With ``--runs`` every timed run
+included (Poisson): the median over repeats, with the lowest and the highest. With ``--runs`` every timed run
 is kept in a file, and what is there is not run again. Stop other work first.
 """
 

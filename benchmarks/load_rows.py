@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,7 +13,6 @@ from table_list import LOAD
 
 BASELINES: Final = ("alone", "alone-shared")
 CONTROLLER: Final = "controller"
-_BOOTSTRAPS: Final = 2000
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +93,6 @@ def _ratios(paces: dict[str, list[float]], arm: str, other: str) -> list[float]:
 
 def _row(arm: str, own: Sequence[Run], ratios: Sequence[float], of_best: Sequence[float]) -> Row:
     capacity, share, load = own[0].place
-    low, high = _interval(ratios)
     return Row(
         load=f"arrivals, {share:g} of the capacity of {capacity}" if share else str(load),
         arm=arm,
@@ -103,19 +100,12 @@ def _row(arm: str, own: Sequence[Run], ratios: Sequence[float], of_best: Sequenc
         tokens_per_s=statistics.median(run.num_tokens / run.seconds for run in own),
         s_per_token=statistics.median(run.seconds_per_token for run in own),
         speedup=statistics.median(ratios),
-        low=low,
-        high=high,
+        low=min(ratios),
+        high=max(ratios),
         of_best_fixed=statistics.median(of_best),
         mode=own[len(own) // 2].mode,
         num_changes=statistics.fmean(run.num_changes for run in own),
     )
-
-
-def _interval(ratios: Sequence[float]) -> tuple[float, float]:
-    """Return a 95 % interval of the median by drawing repeats anew."""
-    rng = random.Random(0)
-    medians = sorted(statistics.median(rng.choices(ratios, k=len(ratios))) for _ in range(_BOOTSTRAPS))
-    return medians[int(0.025 * _BOOTSTRAPS)], medians[int(0.975 * _BOOTSTRAPS)]
 
 
 print_rows = printer(*LOAD, Column("s/token", number("s_per_token", 3)), Column("mode", text("mode")))

@@ -155,7 +155,7 @@ LOAD: Final = (
     Column("row", name("arm")),
     Column("live", number("live", 1)),
     Column("tokens/s", number("tokens_per_s", 0)),
-    Column("against alone (95 %)", gain("speedup", "low", "high")),
+    Column("against alone (lowest-highest)", gain("speedup", "low", "high")),
     Column("of the best", number("of_best_fixed")),
 )
 VLLM_PAIR: Final = (
