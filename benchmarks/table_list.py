@@ -274,6 +274,13 @@ _THRESHOLDS: Final = (
     Column("holds 1 point", lambda row: "yes" if row["passes"] else "no"),
 )
 
+
+def _is_shown_of_load(row: Fields) -> bool:
+    """Leave out the slower way of the target alone, and the deepest fixed row."""
+    is_slower_alone = row["arm"].startswith("alone") and row["speedup"] != 1
+    return not is_slower_alone and row["arm"] != "depth-4"
+
+
 TABLES: Final[dict[str, Table]] = {
     "real_t0": Table("speed", [Part("real_t0")], plain(*REAL, CORES, order=baseline_first)),
     "real_other_t0": Table(
@@ -349,8 +356,8 @@ TABLES: Final[dict[str, Table]] = {
     "published_rules_real": Table("strategies", [Part("published_rules_real")], plain(*RULES[:9])),
     "published_rules": Table("strategies", [Part("published_rules")], plain(*RULES)),
     "thresholds": Table("tuning", [Part("thresholds")], plain(*_THRESHOLDS)),
-    "load_vllm": Table("load", [Part("load_vllm")], plain(*LOAD)),
-    "load_torch": Table("load", [Part("load_torch")], plain(*LOAD)),
+    "load_vllm": Table("load", [Part("load_vllm")], plain(*LOAD, where=_is_shown_of_load)),
+    "load_torch": Table("load", [Part("load_torch")], plain(*LOAD, where=_is_shown_of_load)),
     "vllm_pair": Table("vllm", [Part("vllm_pair")], plain(*VLLM_PAIR)),
     "vllm_pair_padded": Table("vllm", [Part("vllm_pair_padded")], plain(*VLLM_PAIR)),
     "agent_replay": Table(
