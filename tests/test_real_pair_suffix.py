@@ -81,8 +81,9 @@ def test_warm_answers_are_the_targets_own_in_fewer_passes(
     other = under(running, settings, changed, strategy=strategy, scope=scope)
     assert tokens_of(cold) == tokens_of(warm) == tokens_of(alone)
     assert tokens_of(other) == tokens_of(expected)
-    assert max(passes_of(warm), passes_of(cold)) <= passes_of(alone)
     # How many passes the target takes under lookahead depends on when the drafted steps arrive.
+    if strategy != "lookahead":
+        assert max(passes_of(warm), passes_of(cold)) <= passes_of(alone)
     counted = draft_passes_of if strategy == "lookahead" else passes_of
     assert counted(warm) < counted(cold)
     assert (len(warm.recorder.cache_verdicts) > 0) == (strategy == "lookahead")

@@ -245,7 +245,7 @@ def test_a_second_run_on_the_same_folder_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_reader_that_leaves_ends_the_command_quietly(tmp_path: Path) -> None:
-    slow = build_world(tmp_path / "slow", 2, target_seconds=0.02)
+    slow = build_world(tmp_path / "slow", 2, target_seconds=0.4)
     process = start("solve", slow.sums[1].question, *slow.options(), cwd=tmp_path)
     assert process.stdout is not None
     process.stdout.readline()

@@ -27,6 +27,7 @@ from reason_spec.errors import EngineError
 from reason_spec.settings import EngineSettings
 from tests.engines.contract import PROMPT
 from tests.engines.tiny_models import Served
+from tests.running_processes import is_alive
 
 ModelFolder = Callable[[str], Path]
 
@@ -297,7 +298,7 @@ async def test_a_stopped_worker_does_not_outlive_a_parent_that_is_killed(model_f
     finally:
         driver.kill()
         await driver.wait()
-    await until(lambda: not worker.is_running() or worker.status() == psutil.STATUS_ZOMBIE)
+    await until(lambda: not is_alive(worker))
 
 
 # --- what counts as hanging ---------------------------------------------------------------------------

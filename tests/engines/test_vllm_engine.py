@@ -155,7 +155,8 @@ async def test_hints_that_come_late_are_taken(engine: VllmEngine, served: Served
         break
     result = await generation.result()
     assert result.tokens == expected
-    assert result.usage.num_passes <= 80
+    assert result.usage.num_passes < 120
+    assert result.usage.num_accepted_draft_tokens > 0
 
 
 async def test_many_at_once_write_what_they_write_alone(engine: VllmEngine, served: Served) -> None:
@@ -171,7 +172,9 @@ async def test_many_at_once_write_what_they_write_alone(engine: VllmEngine, serv
 async def test_a_request_that_became_certain_goes_before_those_that_came_earlier(
     undrafted: VllmEngine,
 ) -> None:
-    first, *others = [undrafted.submit(EngineRequest(PROMPT, 12, priority=1)) for _ in range(5)]
+    first, *others = [
+        undrafted.submit(EngineRequest(PROMPT, number, priority=1)) for number in (60, 12, 12, 12, 12)
+    ]
     later = undrafted.submit(EngineRequest(PROMPT, 12, priority=3))
     later.set_priority(0)
     ended: list[Generation] = []
@@ -297,7 +300,7 @@ async def test_samples_with_drafts_have_the_models_distribution(
         EngineRequest(
             prefix,
             3,
-            hint=(token, draft, draft),
+            hint=(token, draft),
             sampling=Sampling(sampling.temperature, sampling.top_k, sampling.top_p, NoiseKey(0, 0, sample)),
             stream=False,
         )

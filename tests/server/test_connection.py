@@ -263,13 +263,13 @@ async def test_places_of_clients_that_do_not_read_come_back(
 
 
 async def test_a_client_that_reads_slowly_gets_the_whole_response(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connection, "_UNREAD_SECONDS", 0.2)
+    monkeypatch.setattr(connection, "_UNREAD_SECONDS", 1.0)
     async with listening(app=parts_of(1)) as port:
         reader, writer = await asyncio.open_connection(sock=asked(port, b"Connection: close\r\n"))
         num_read = 0
         async with asyncio.timeout(PATIENCE_SECONDS):
             while part := await reader.read(1 << 20):
                 num_read += len(part)
-                await asyncio.sleep(0.005)
+                await asyncio.sleep(0.02)
         writer.close()
     assert num_read > 16 << 20

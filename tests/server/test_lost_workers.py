@@ -15,6 +15,7 @@ import psutil
 import pytest
 
 from reason_spec.pair import SAMPLE_PATH
+from tests.running_processes import is_alive
 from tests.server.processes import CHAT, ServeProcess, serving, until
 
 QUESTIONS = [json.loads(line)["question"] for line in SAMPLE_PATH.read_text().splitlines()[:12]]
@@ -64,10 +65,6 @@ def serving_pair(folder: Path, *options: str, strategy: str = "speculative") -> 
         workers = Workers(server)
         yield server
     until(lambda: not workers.alive)
-
-
-def is_alive(process: psutil.Process) -> bool:
-    return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
 
 
 def ask(server: ServeProcess, question: str, *, stream: bool, most: int = 256) -> Reply:

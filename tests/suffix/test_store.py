@@ -266,7 +266,7 @@ def test_a_process_killed_while_it_saves_leaves_an_old_or_a_new_state(
         assert writer.stdout.readline() == "ready\n"
         time.sleep(moments.uniform(0.002, 0.1))
         writer.send_signal(signal.SIGKILL)
-        writer.wait(10)
+        writer.wait(60)
         writer.stdout.close()
         kept = contents(open_store(folder).load("a"))
         assert (99,) in kept

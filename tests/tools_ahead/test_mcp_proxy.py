@@ -20,6 +20,7 @@ from reason_spec.tools_ahead.mcp_messages import result_text
 from reason_spec.tools_ahead.mcp_proxy import RAN_AHEAD, McpProxy, _SafePredictor
 from reason_spec.tools_ahead.model import CallModel
 from reason_spec.tools_ahead.predictor import Prediction
+from tests.running_processes import is_alive
 from tests.tools_ahead.shop_client import PATIENCE_SECONDS, ROOT, Shop, asked, ran_ahead, ready
 from tests.tools_ahead.some_conversations import READ_ONLY, events, order, user
 
@@ -177,11 +178,7 @@ async def until(what: Callable[[], bool]) -> None:
 
 async def until_ended(pid: int) -> None:
     """Wait until a process has ended; nothing may be left that reads its exit status."""
-
-    def has_ended() -> bool:
-        return not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
-
-    await until(has_ended)
+    await until(lambda: not is_alive(pid))
 
 
 @asynccontextmanager

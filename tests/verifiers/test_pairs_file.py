@@ -50,7 +50,7 @@ def test_the_time_of_pairs_that_are_judged_at_once_counts_once(tmp_path: Path) -
 
     source = write(tmp_path / "in.jsonl", *[{"a": "a", "b": "b"}] * 16)
     summary = asyncio.run(verify_file(source, tmp_path / "out.jsonl", Slow()))
-    assert 0.1 <= summary.seconds < 0.8
+    assert 0.1 <= summary.seconds < 1.2, "one after another they take 1.6 s"
 
 
 def test_the_context_is_what_steps_may_restate(tmp_path: Path) -> None:
