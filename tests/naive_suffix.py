@@ -25,7 +25,10 @@ class NaiveCache:
         self.documents.setdefault(tenant, []).append(document)
         return NaiveSession(self, tenant, document)
 
-    def save(self) -> list[str]:
+    def save(self) -> None:
+        return None
+
+    def take_erased(self) -> list[str]:
         return []
 
     def erase(self, tenant: str) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import count
@@ -203,9 +202,6 @@ class SuffixCacheSessions:
         self._num_kept = 0
         self._numbers = count()
         self._idle: list[_Conversation] = []
-        self._erased: deque[str] = deque()
-        """Tenants that another process erased, whose texts the engines still have. A save, which may be in
-        another thread, adds them."""
 
     def has_failed(self, tenant: str) -> bool:
         """Return whether a tenant's cache is left out."""
@@ -232,8 +228,8 @@ class SuffixCacheSessions:
             of_draft: the prompt as the draft model reads it; None: as the target does.
             name: the client's session; only conversations of the same one continue.
         """
-        while self._erased:
-            self.update_text(EraseTexts(self._erased.popleft()))
+        for erased in self._caches.take_erased():
+            self.update_text(EraseTexts(erased))
         tenant = tenant or self.settings.tenant
         if self.has_failed(tenant):
             return None
@@ -295,7 +291,7 @@ class SuffixCacheSessions:
         if num_learned == self._num_kept:
             return
         try:
-            self._erased += self._caches.save()
+            self._caches.save()
         except Exception as error:
             kind = "" if isinstance(error, DataError) else f"{type(error).__name__}: "
             logger.warning("what the suffix cache learned is not kept: %s%s", kind, error)

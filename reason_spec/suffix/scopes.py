@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
@@ -26,8 +27,11 @@ class Cache(Protocol):
     def open_session(self, tenant: str) -> Session:
         """Start a conversation of a tenant."""
 
-    def save(self) -> list[str]:
-        """Save the learned texts if there is a store; return the tenants that another process erased."""
+    def save(self) -> None:
+        """Save the learned texts if there is a store."""
+
+    def take_erased(self) -> list[str]:
+        """Return, once, the tenants whose texts were dropped because another process erased them on disk."""
 
     def erase(self, tenant: str) -> None:
         """Drop the texts of a tenant."""
@@ -53,12 +57,14 @@ class SuffixCaches:
         """Drop a scope's cache; its next use loads the saved texts again."""
         self._caches.pop(scope, None)
 
-    def save(self) -> list[str]:
-        """Save the learned texts of all scopes; return the tenants that another process erased.
+    def save(self) -> None:
+        """Save the learned texts of all scopes. May be called in another thread."""
+        for cache in list(self._caches.values()):
+            cache.save()
 
-        May be called in another thread.
-        """
-        return [tenant for cache in list(self._caches.values()) for tenant in cache.save()]
+    def take_erased(self) -> list[str]:
+        """Return, once, the tenants that a save found erased by another process."""
+        return [tenant for cache in self._caches.values() for tenant in cache.take_erased()]
 
     def erase(self, tenant: str) -> None:
         """Drop the texts of a tenant in all scopes."""
@@ -83,6 +89,7 @@ class StoredCache:
         self._saves = saves
         self._loaded: set[str] = set()
         self._own: set[str] = set()
+        self._erased: deque[str] = deque()
         self._lock = threading.Lock()
 
     def open_session(self, tenant: str) -> Session:
@@ -95,33 +102,33 @@ class StoredCache:
             self._drop_excess()
         return session
 
-    def save(self) -> list[str]:
+    def save(self) -> None:
         """Save the texts of the tenants that had a session, and drop those beyond the limit of all.
-
-        Returns the tenants that another process erased, whose texts were dropped.
 
         Raises:
             DataError: a tenant could not be saved; the others are.
         """
         # The published rule keeps outputs alone: saving them would drop the prompts of the file.
         if not self._saves or self._store is None or isinstance(self._cache, PublishedCache):
-            return []
-        erased: list[str] = []
+            return
         failed: DataError | None = None
         for tenant in sorted(self._own):
             documents = self._cache.snapshot(tenant)
             try:
                 if documents and self._store.save(tenant, documents).erased:
-                    erased.append(tenant)
+                    self.erase(tenant)
+                    self._erased.append(tenant)
+                    logger.warning("tenant %r was erased by another process; its texts are not saved", tenant)
             except DataError as error:
                 failed = failed or error
-        for tenant in erased:
-            self.erase(tenant)
-            logger.warning("tenant %r was erased by another process; its texts are not saved", tenant)
+        self._drop_excess()
         if failed is not None:
             raise failed
-        self._drop_excess()
-        return erased
+
+    def take_erased(self) -> list[str]:
+        """Return, once, the tenants that a save found erased by another process."""
+        # Another thread may save meanwhile.
+        return [self._erased.popleft() for _ in range(len(self._erased))]
 
     def erase(self, tenant: str) -> None:
         """Drop the texts of a tenant; after the next load new ones can be saved again."""

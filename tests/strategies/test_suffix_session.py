@@ -177,7 +177,7 @@ def test_each_layer_is_served_where_the_settings_say_so(use: Use, told: bool, pr
 
 
 class Unwritable(NaiveCache):
-    def save(self) -> list[str]:
+    def save(self) -> None:
         raise OSError("disk full")
 
 
@@ -287,11 +287,10 @@ class Keeping(NaiveCache):
     num_kept = 0
     is_full = False
 
-    def save(self) -> list[str]:
+    def save(self) -> None:
         if self.is_full:
             raise DataError("the disk is full")
         self.num_kept += 1
-        return []
 
 
 def test_only_what_is_new_is_kept_and_a_full_disk_costs_nothing_else(
@@ -315,8 +314,14 @@ def test_only_what_is_new_is_kept_and_a_full_disk_costs_nothing_else(
 
 def test_engines_drop_what_was_erased_before_their_next_text() -> None:
     class Erasing(NaiveCache):
-        def save(self) -> list[str]:
-            return ["ana"]
+        erased: list[str]
+
+        def save(self) -> None:
+            self.erased = ["ana"]
+
+        def take_erased(self) -> list[str]:
+            taken, self.erased = getattr(self, "erased", []), []
+            return taken
 
     memories, _, engine = make(kind=Erasing)
     answer(memories, "user: one two\n", "three\n\n")
