@@ -75,7 +75,7 @@ def test_every_plan_writes_the_targets_answer(accelerator: SyncAccelerator) -> N
     alone = answer(accelerator, QUESTIONS[0], "autoregressive", sampling__max_tokens=80)
     for plan in (Plan(0, 0), Plan(0, 8), Plan(2, 4), Plan(3, 0)):
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(planner, "plan", lambda *_, plan=plan: plan)
+            patch.setattr(planner, "plan", lambda *_, plan=plan, **_options: plan)
             planned = answer(
                 accelerator, QUESTIONS[0], "lookahead", sampling__max_tokens=80, strategy__planner=True
             )
