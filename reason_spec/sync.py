@@ -82,7 +82,7 @@ class LoopThread:
         """Like `run`, from any event loop."""
         running = _Work(self, work)
         over = asyncio.wrap_future(running.over)
-        # Where this caller is cancelled nobody reads the end of the work, which is no fault.
+        # If this caller is cancelled, the exception of the work is not read, and asyncio would log that.
         over.add_done_callback(_read_exception)
         try:
             return await asyncio.shield(over)

@@ -6,7 +6,7 @@ import psutil
 
 
 def is_alive(process: psutil.Process | int) -> bool:
-    """Whether a process runs; one whose exit status nobody has read does not."""
+    """Return whether a process runs; a zombie has ended."""
     try:
         found = psutil.Process(process) if isinstance(process, int) else process
         return bool(found.is_running() and found.status() != psutil.STATUS_ZOMBIE)

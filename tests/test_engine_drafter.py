@@ -9,7 +9,12 @@ import torch
 
 from reason_spec.accelerator import Accelerator
 from reason_spec.accelerator.bundle import create_engines
-from reason_spec.accelerator.engine_drafter import engine_drafter, with_drafter, with_fitting_strategy
+from reason_spec.accelerator.engine_drafter import (
+    engine_drafter,
+    only_drafts_tokens,
+    with_drafter,
+    with_fitting_strategy,
+)
 from reason_spec.errors import EngineError
 from reason_spec.lab.drafts.head_student import HeadStudent
 from reason_spec.pair import embedded_path
@@ -59,6 +64,12 @@ def test_vllm_gets_a_draft_model_that_drafts_inside_it_as_its_own_method() -> No
     assert (of_vllm.token_method, of_vllm.draft_tokens) == ("draft_model", 3)
     assert of_vllm.arguments["speculative_config"] == {"model": str(embedded_path("draft"))}
     assert with_fitting_strategy(settings).strategy.name == "self_speculative"
+    # The same model may write steps beside it, in an engine of its own.
+    both = load_settings(
+        flags={"target.drafter": "embedded", "draft.model": "embedded", "target.kind": "vllm"}
+    )
+    assert with_fitting_strategy(both).strategy.name == "lookahead"
+    assert not only_drafts_tokens(both)
     named = load_settings(
         flags={"target.drafter": "Qwen/Qwen3-0.6B", "target.kind": "vllm", "target.vllm.draft_tokens": 8}
     )

@@ -15,15 +15,13 @@ from reason_spec.settings.engines import SELF_DRAFT
 
 def engine_drafter(settings: Settings) -> str | None:
     """Return the name of what drafts inside the target's engine, None where nothing does."""
-    draft = settings.draft.model
-    if draft == SELF_DRAFT or is_head(drafter_folder(draft)):
-        return draft
-    return settings.target.drafter
+    return settings.draft.model if only_drafts_tokens(settings) else settings.target.drafter
 
 
 def only_drafts_tokens(settings: Settings) -> bool:
     """Return whether ``draft.model`` names no model that writes on its own, but `self` or a head."""
-    return engine_drafter(settings) == settings.draft.model
+    draft = settings.draft.model
+    return draft == SELF_DRAFT or is_head(drafter_folder(draft))
 
 
 def drafter_folder(name: str) -> Path:

@@ -32,6 +32,7 @@ class Level(Enum):
     token = "token"
 
 
+_EPOCHS, _RISK, _START = 1.0, 0.003, "packaged"
 _TOKEN_FLAGS: Final = ("limit", "sample", "generate", "prompt", "target", "draft", "max_tokens")
 
 verifier_app = typer.Typer(
@@ -65,7 +66,7 @@ def verifier_train(
     concurrency: Annotated[int, typer.Option(min=1, help="token: problems at once.")] = 8,
     epochs: Annotated[
         float, typer.Option(min=0, help="Times that all pairs are trained on; 0: only calibrate.")
-    ] = 1.0,
+    ] = _EPOCHS,
     hard_pairs: Annotated[
         int,
         typer.Option(
@@ -82,7 +83,7 @@ def verifier_train(
             max=0.5,
             help="Share of changed steps to accept in calibration; on other problems it is more.",
         ),
-    ] = 0.003,
+    ] = _RISK,
     leave_out: Annotated[
         list[str] | None,
         typer.Option(metavar="WRITER", help="Solutions not to use; several times for several."),
@@ -92,7 +93,7 @@ def verifier_train(
         typer.Option(
             help="What to begin with: packaged (trained on mathematics), minilm, or a folder that this wrote."
         ),
-    ] = "packaged",
+    ] = _START,
     seed: Annotated[int, typer.Option(help="Of the choice of pairs and the training.")] = 0,
     fresh: FreshOption = False,
     as_json: JsonOption = False,
@@ -103,26 +104,20 @@ def verifier_train(
 
     screen = Screen(as_json=as_json, quiet=quiet)
     found: TrainedVerifier | TrainedJudge
-    own: dict[str, bool] = {
-        "epochs": epochs != 1.0,
-        "hard-pairs": bool(hard_pairs),
-        "threads": threads != 1,
-        "risk": risk != 0.003,
-        "leave-out": bool(leave_out),
-        "start": start != "packaged",
-    }
-    others = {name: bool(flags.given[name]) for name in _TOKEN_FLAGS}
-    _refuse_other_level(level, own if level is Level.token else others)
     if level is Level.token:
-        from reason_spec.cli.token_judge_screens import LabellingOptions, train_token_judge
-        from reason_spec.evaluation.sources import generate_problems, read_sources
-
-        settings = flags.resolve({"sampling.temperature": 0.0})
-        chosen = flags.problems(settings, files, read_sources, partial(generate_problems, "train"))
-        options = LabellingOptions(labels, concurrency, seed, fresh)
-        found = run_interruptible(train_token_judge(settings, chosen, options, output, screen))
+        changed = {
+            "epochs": epochs != _EPOCHS,
+            "hard-pairs": hard_pairs > 0,
+            "threads": threads != 1,
+            "risk": risk != _RISK,
+            "leave-out": leave_out,
+            "start": start != _START,
+        }
+        _refuse_options(changed, Level.step)
+        found = _train_judge(flags, files, output, (labels, concurrency, seed, fresh), screen)
         line = judged_line(found, output)
     else:
+        _refuse_options({name.replace("_", "-"): flags.given[name] for name in _TOKEN_FLAGS}, Level.token)
         pairs_of = partial(_read_pairs, flags, files or (), seed, leave_out or (), screen)
         plan = TrainingPlan(epochs, threads, seed, hard_pairs)
         found = _train_encoder(pairs_of, output, plan, start, risk, screen, fresh=fresh)
@@ -130,13 +125,26 @@ def verifier_train(
     typer.echo(json.dumps({"output": str(output), **asdict(found)}) if as_json else line)
 
 
-def _refuse_other_level(level: Level, given: Mapping[str, bool]) -> None:
+def _refuse_options(given: Mapping[str, object], level: Level) -> None:
     """Raise SettingsError where an option of the other level is given: it would do nothing."""
-    if named := next((name for name, is_given in given.items() if is_given), None):
-        other = Level.step if level is Level.token else Level.token
-        raise SettingsError(
-            f"--{named.replace('_', '-')} is of --level {other.value}: leave it out, or train that level"
-        )
+    if named := next((name for name, value in given.items() if value), None):
+        raise SettingsError(f"--{named} is of --level {level.value}: leave it out, or train that level")
+
+
+def _train_judge(
+    flags: Flags,
+    files: list[str] | None,
+    output: Path,
+    labelling: tuple[int, int, int, bool],
+    screen: Screen,
+) -> TrainedJudge:
+    from reason_spec.cli.token_judge_screens import LabellingOptions, train_token_judge
+    from reason_spec.evaluation.sources import generate_problems, read_sources
+
+    settings = flags.resolve({"sampling.temperature": 0.0})
+    chosen = flags.problems(settings, files, read_sources, partial(generate_problems, "train"))
+    options = LabellingOptions(*labelling)
+    return run_interruptible(train_token_judge(settings, chosen, options, output, screen))
 
 
 def _read_pairs(
