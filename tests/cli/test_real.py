@@ -38,7 +38,10 @@ def records(folder: Path) -> list[dict[str, Any]]:
 @pytest.mark.slow
 def test_under_the_exact_verifier_lookahead_writes_the_targets_tokens(tmp_path: Path) -> None:
     result = run(
-        *SAMPLE, "--limit", "4", "--verifier", "exact", "--compare", BOTH, "--output", "out", cwd=tmp_path
+        *SAMPLE,
+        *UNPLANNED,
+        *("--limit", "4", "--verifier", "exact", "--compare", BOTH, "--output", "out"),
+        cwd=tmp_path,
     )
     assert result.returncode == 0, result.stderr
     assert "4 of 4 answers have the same tokens" in result.stdout
