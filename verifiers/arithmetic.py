@@ -152,6 +152,8 @@ def _has_operation(side: Sequence[Token]) -> bool:
 def evaluate(side: Sequence[Token], *, is_result: bool) -> Value | None:
     """Return the value of the arithmetic in a side of an equality; None if there is none, or more.
 
+    A value without operands is not known: it is one of something in words (``her age - 4``).
+
     Args:
         is_result: the side stands behind the sign of equality.
     """
@@ -164,11 +166,18 @@ def evaluate(side: Sequence[Token], *, is_result: bool) -> Value | None:
         # Words before the arithmetic lead to it, words behind a result (15, carry 1) to something else.
         before, behind = tokens[: words[0]], tokens[words[-1] + 1 :]
         arithmetic = (before or behind) if is_result else (behind or before)
+        if behind and arithmetic is behind and _is_operand(tokens[words[-1]], behind[0]):
+            return Value(Fraction(0), (), "")
     parser = _Parser(arithmetic)
     try:
         return parser.read()
     except (ValueError, ZeroDivisionError, OverflowError):
         return None
+
+
+def _is_operand(word: Token, sign: Token) -> bool:
+    """Whether a quantity in words stands before an operator: ``her age - 4``, not ``gives -4``."""
+    return sign.kind == "operator" and word.text.lower() not in _EQUALITY_WORDS
 
 
 def _without_units(side: Sequence[Token]) -> list[Token]:

@@ -14,7 +14,14 @@ from functools import lru_cache
 from itertools import pairwise
 from typing import Final
 
-from reason_spec.verifiers.arithmetic import WORD_OPERATORS, equalities, evaluate, number_of_word, tokenize
+from reason_spec.verifiers.arithmetic import (
+    WORD_OPERATORS,
+    Value,
+    equalities,
+    evaluate,
+    number_of_word,
+    tokenize,
+)
 from reason_spec.verifiers.notation import normalize
 
 _ROUNDING: Final = Fraction(1, 200)
@@ -114,19 +121,23 @@ def read_quantities(text: str) -> Quantities:
                 if len(s.operands) > 1 and set(s.operators) & {"*", "+"}
             }
             continue
+        if not (sides := [side for side in sides if side.operands]):
+            continue
         # ``a + b = c + d = e``: each side is checked against the next one, and all come to the last.
-        mistakes |= {
-            f"{shown(one.value)} = {shown(other.value)}"
+        stated = [
+            other.operands[0] if _goes_on(one, other) and other is not sides[-1] else other.value
             for one, other in pairwise(sides)
-            if (one.operators or other.operators) and not is_near(one.value, other.value)
+        ]
+        mistakes |= {
+            f"{shown(one.value)} = {shown(value)}"
+            for (one, other), value in zip(pairwise(sides), stated, strict=True)
+            if (one.operators or other.operators) and not is_near(one.value, value)
         }
         results.append(sides[-1].value)
         readings.update(side.value for side in sides)
         calculations |= {
-            Calculation(
-                tuple(sorted(side.operands)), "".join(sorted(side.operators)), side.value, stated.value
-            )
-            for side, stated in zip(sides, [*sides[1:], sides[-1]], strict=True)
+            Calculation(tuple(sorted(side.operands)), "".join(sorted(side.operators)), side.value, value)
+            for side, value in zip(sides, [*stated, sides[-1].value], strict=True)
             if side.operators
         }
     return Quantities(
@@ -155,6 +166,12 @@ def read_terms(text: str) -> tuple[str | Fraction, ...]:
             number = number_of_word(word)
             found.append(WORD_OPERATORS.get(word, word) if number is None else number)
     return tuple(found)
+
+
+def _goes_on(one: Value, other: Value) -> bool:
+    """Whether a side takes the value before it on, as in ``5 + 3 = 8 - 2 = 6``."""
+    calculated = bool(one.operators and other.operators)
+    return calculated and not is_near(one.value, other.value) and one.value == other.operands[0]
 
 
 def read_phrases(text: str) -> list[tuple[str | Fraction, ...]]:

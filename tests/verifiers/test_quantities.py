@@ -72,6 +72,8 @@ def calculations(text: str) -> set[tuple[tuple[float, ...], str, float]]:
         (r"\frac{3}{4} \times 20 = 15", {((3, 4, 20), "*/", 15)}),
         ("3 + 4 = 7 and then", {((3, 4), "+", 7)}),
         ("7 + 5 = 3 * 4 = 12", {((5, 7), "+", 12), ((3, 4), "*", 12)}),
+        ("20 pens * $0.45 = $9 - $1 off = $8", {((0.45, 20), "*", 9), ((1, 9), "-", 8)}),
+        ("Her age = Tom's age - 4 = 24 - 4 = 20", {((4, 24), "-", 20)}),
         ("1. First, 5 + 5 = 10", {((5, 5), "+", 10)}),
         ("5 days * (2 hours + 1 hour) = 15 hours", {((1, 2, 5), "*+", 15)}),
         (r"\[ 3 \text{ a/b} \times 3 \text{ b/c} = 9 \text{ a/c} \]", {((3, 3), "*", 9)}),
@@ -90,6 +92,15 @@ def test_a_false_equality_is_a_mistake_and_a_rounded_one_is_not() -> None:
     assert read_quantities("170 * 5 = 853").mistakes
     assert not read_quantities("20 / 3 = 6.67").mistakes
     assert not read_quantities("100 pods = $12").mistakes
+
+
+def test_neither_a_quantity_in_words_nor_a_running_total_is_a_mistake() -> None:
+    assert not read_quantities(r"\text{Capped} = \text{drilled} + 7 = 4 + 7 = 11").mistakes
+    assert read_quantities("Capped = drilled + 7 = 4 + 7 = 12").mistakes
+    assert not read_quantities("5 + 3 = 8 - 2 = 6").mistakes
+    assert read_quantities("5 + 3 = 8 - 2 = 7").mistakes
+    assert read_quantities("5 + 3 = 9 - 2 = 7").mistakes
+    assert not read_quantities("her age - 4 = his age - 3").results
 
 
 def test_tables_are_compared_in_a_blink() -> None:
