@@ -56,7 +56,8 @@ class Router(ABC):
         """Return who is to write the step."""
         score = self.score(features)
         reason = f"{self.name}: score {score:.3f}, escalated above {self.threshold:g}"
-        return StepRoute("target" if score > self.threshold else "draft", score, reason)
+        # A score that is no number is no reason to keep the draft's step.
+        return StepRoute("draft" if score <= self.threshold else "target", score, reason)
 
 
 def _make(name: str, settings: RouterSettings, pair: PairIdentity | None) -> Router:

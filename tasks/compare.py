@@ -26,7 +26,14 @@ _SINGLE_IN_BRACES = re.compile(r"(?<=[_^])\{(\w)\}")
 _HALF_OF_DAY = re.compile(r"\d\s*([ap])\.?\s?m\b", re.IGNORECASE)
 _BETWEEN_DIGITS = re.compile(r"(?<=\d)\s+(?=\d)")
 _CHOICE = re.compile(r"\(?\s*([A-Ja-j])\s*[).:]?")
-_LABELLED_CHOICE = re.compile(r"\(([A-J])\)[\s:~.]*(?=[\w\\$(])")
+_LABELLED_CHOICE = re.compile(
+    r"(?:(?:option|choice)\s+)?(?:\(([A-J])\)|([A-J])(?:[).:]|$))[\s:~.]*(?=[\w\\$(-]|$)"
+)
+_RATIO = re.compile(r"\d\s*:\s*\d")
+_UNICODE = str.maketrans(
+    {"∞": "\\infty ", "²": "^2", "³": "^3", "≤": "\\leq ", "≥": "\\geq ", "∪": "\\cup ", "∩": "\\cap "}
+)
+_ROOT = re.compile(r"√\s*(?:\(([^()]*)\)|(\d+(?:\.\d+)?|[A-Za-z]))")
 
 
 class AnswerComparison(NamedTuple):
@@ -82,6 +89,8 @@ def compare_symbolically(reference: str, prediction: str) -> AnswerComparison:
         raise
     except Exception as error:  # sympy raises many types for expressions of different kinds
         return AnswerComparison(False, f"not comparable ({type(error).__name__})")
+    if equal and bool(_RATIO.search(reference)) != bool(_RATIO.search(prediction)):
+        return AnswerComparison(False, "only one is a ratio")
     if equal and "%" not in reference + prediction and _differ_relatively(expected[0], found[0]):
         return AnswerComparison(False, "different numbers")
     return AnswerComparison(equal, "equal expressions" if equal else "different expressions")
@@ -91,6 +100,7 @@ def _parse_latex(text: str) -> list[Any]:
     from math_verify import LatexExtractionConfig, parse
 
     bare = BOLD.sub("", re.sub(r"(?<!\\)\$|\\[()\[\]]", " ", text)).replace("**", "^").strip()
+    bare = _ROOT.sub(lambda root: f"\\sqrt{{{root[1] or root[2]}}}", bare.translate(_UNICODE))
     parsed: list[Any] = parse(
         f"${bare}$", [LatexExtractionConfig()], parsing_timeout=None, raise_on_error=True
     )
@@ -134,7 +144,8 @@ def _is_words(text: str) -> bool:
         return parse_number(plain) is None
     return bool(
         re.fullmatch(
-            r"\(?[A-J]\)?|[A-Za-z][A-Za-z'-]{2,}(?:[ ,]+[A-Za-z'-]+)*|\d{1,2}:\d\d(?:\s*[ap]\.?m?\.*)?", plain
+            r"\(?[A-J]\)?|[Nn]o|[A-Za-z][A-Za-z'-]{2,}(?:[ ,]+[A-Za-z'-]+)*|\d{1,2}:\d\d(?:\s*[ap]\.?m?\.*)?",
+            plain,
         )
     )
 
@@ -142,9 +153,9 @@ def _is_words(text: str) -> bool:
 def _compare_words(reference: str, prediction: str) -> AnswerComparison:
     expected, found = _words(reference), _words(prediction)
     choice = _CHOICE.fullmatch(clean_number_text(reference))
-    labelled = _LABELLED_CHOICE.match(_TEXT_COMMAND.sub(r"\1", prediction.strip()))
+    labelled = _LABELLED_CHOICE.match(BOLD.sub("", _TEXT_COMMAND.sub(r"\1", prediction)).strip())
     if choice and labelled:
-        found = labelled[1].casefold()
+        found = (labelled[1] or labelled[2]).casefold()
     same = expected == found
     return AnswerComparison(same, "same words" if same else "different words")
 
@@ -161,7 +172,9 @@ def _without_choice_label(reference: str, prediction: str) -> str:
         return prediction
     bare = re.sub(r"(?<!\\)\$|\\[()]", "", prediction.strip())
     labelled = re.match(
-        r"\\(?:text|textbf|mathrm|mathbf|text(?:bf|rm))\s*\{\s*\([A-J]\)[\s~:.]*\}[\s~\\]*(?=\S)", bare
+        r"(?:\\(?:text|textbf|mathrm|mathbf|text(?:bf|rm))\s*\{\s*(?:\([A-J]\)|[A-J]\))[\s~:.]*\}[\s~\\]*"
+        r"|(?:\([A-J]\)|[A-J][).:])[\s~]+)(?=\S)",
+        bare,
     )
     return bare[labelled.end() :] if labelled else prediction
 

@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Iterator
 from typing import Literal, TypeAlias
 
-from reason_spec.tasks.numerals import NUMBER_TOKEN, clean_number_text, parse_number
+from reason_spec.tasks.numerals import NUMBER_TOKEN, SIGN_WORD, clean_number_text, parse_number
 
 AnswerKind: TypeAlias = Literal["number", "expression"]
 """``number``: the answer is one number. ``expression``: any mathematics or a few words."""
@@ -28,7 +28,8 @@ _HASHES = re.compile(r"####[ \t]*([^\n]*)")
 _PHRASE = re.compile(
     r"""(?:\b(?:final[ ]+)?ans(?:wer)?\b[^\n.:=]{0,60}?
           (?:\bis\b|\bare\b|\bequals\b|\b(?:would|should|must|will)\sbe\b|[:：=])
-        |^[ \t*>\#]*A[ \t]*[:：]
+        |\b(?:correct|right|best)[ ](?:option|choice)[ ]is\b
+        |^[ \t*>\#]*A[ \t]*[:：](?![^\n]*\n[ \t*>\#]*B[ \t]*[:：])
         |^[ \t*>\#]*(?:final[ \t]+)?answer[ \t*_]*$)
         [\s*_:]*""",
     re.VERBOSE | re.IGNORECASE | re.MULTILINE,
@@ -48,6 +49,11 @@ _REMARK = re.compile(
     re.IGNORECASE,
 )
 _OPERATION = re.compile(r"[-+*/=^]|\\(?:times|cdot|div)")
+_BEFORE_ARGUMENT = re.compile(r"(?:√|\\(?:sqrt|[dt]?frac|[dt]?binom|log|ln|sin|cos|tan)(?:\[\w+\])?)[\s{]*$")
+_GOES_ON = re.compile(
+    r"\s?(?:\^|√|\\(?:sqrt|pi|cdot|times|div|pm|[dt]?frac|[dt]?binom)(?![A-Za-z]))|\(\d|!\s*(?:\$|\\\))"
+    r"|(?:\s(?:or|to)\s|\s?[-\u2013]\s?)[$\d]"
+)
 _RESULT = re.compile(rf"(?:=|≈|\\approx)\s*(?P<number>{NUMBER_TOKEN.pattern})", re.VERBOSE | re.ASCII)
 
 
@@ -127,7 +133,7 @@ def _number_in_box(content: str) -> str:
 
 
 def _number_in_phrase(text: str) -> str | None:
-    sentence = _first_sentence(text)
+    sentence = SIGN_WORD.sub("-", _first_sentence(text))
     if _REMARK.match(sentence) and not NUMBER_TOKEN.search(sentence):
         return None
     if parse_number(sentence) is not None:
@@ -139,6 +145,11 @@ def _number_in_phrase(text: str) -> str | None:
     result = _result_of_chain(arithmetic)
     if result is None and _OPERATION.search(arithmetic[1:]) and not re.search(r"[A-Za-z(,;:=]", arithmetic):
         result = arithmetic
+    if result is None and (
+        _BEFORE_ARGUMENT.search(sentence[: first.start()]) or _GOES_ON.match(sentence, first.end())
+    ):
+        # The number is a part of an expression, or of a range.
+        return _expression_in_phrase(text)
     return _tidy(result or first[0])
 
 

@@ -36,6 +36,11 @@ _DEGREES = re.compile(
 _SMALL_SPACES = re.compile(r"\\[!,]\s*|\{,\}\s*(?=\d)")
 _WIDE_SPACES = re.compile(r"\\[;: ]|~|\\q?quad(?![A-Za-z])")
 _CURRENCY = re.compile(r"\\?\$|[€£¥₹]|\\(?:pounds|euro)(?![A-Za-z])")
+SIGN_WORD = re.compile(r"(?<![\w)}%])(?:minus|negative)\s+(?=[\d.$\\])", re.IGNORECASE)
+"""A minus in words before a number, and not between two: ``5 minus 3``."""
+_REPEATING = re.compile(
+    r"(?P<sign>[-+]?)\s*(?P<fixed>\d*\.\d*)\\overline\s*\{(?P<repeated>\d{1,9})\}", re.ASCII
+)
 _IN_PARENTHESES = re.compile(r"\([^,]*\)", re.DOTALL)
 _LEAD = re.compile(
     r"(?:(?:about|approximately|approx\.?|around|roughly|nearly|almost|exactly|precisely|only|just|simply"
@@ -165,11 +170,18 @@ def clean_number_text(text: str) -> str:
     text = _CURRENCY.sub("", text)
     text = BOLD.sub("", _DELIMITERS.sub("", text))
     text = text.replace("\\%", "%").replace("\\dfrac", "\\frac").replace("\\tfrac", "\\frac")
-    text = text.strip().rstrip(".,;: ")
+    text = _without_sign_words(text.strip().rstrip(".,;: "))
     # A pair or an interval is no number with thousands.
     while len(text) > 1 and ((text[0], text[-1]) == ("{", "}") or _IN_PARENTHESES.fullmatch(text)):
         text = text[1:-1].strip()
     return text
+
+
+def _without_sign_words(text: str) -> str:
+    """Write ``minus 7`` as ``-7``; after a number the word is an operation."""
+    return SIGN_WORD.sub(
+        lambda found: found[0] if text[: found.start()].rstrip()[-1:].isdigit() else "-", text
+    )
 
 
 def parse_number(text: str) -> Number | None:
@@ -185,7 +197,7 @@ def parse_number(text: str) -> Number | None:
     plain = _right_hand_side(_LEAD.sub("", clean_number_text(text), count=1))
     if plain is None:
         return None
-    return _parse_fraction(plain) or _parse_decimal(plain) or _parse_word(plain)
+    return _parse_repeating(plain) or _parse_fraction(plain) or _parse_decimal(plain) or _parse_word(plain)
 
 
 def parse_base_numeral(text: str) -> tuple[str, int] | None:
@@ -220,6 +232,17 @@ def _parse_fraction(text: str) -> Number | None:
         return None
     value = numerator / denominator + int(match["whole"] or match["spaced"] or 0)
     return _with_unit(-value if match["sign"] == "-" else value, text[match.end() :])
+
+
+def _parse_repeating(text: str) -> Number | None:
+    r"""Read a decimal whose last digits are repeated: ``0.1\overline{6}``."""
+    match = _REPEATING.fullmatch(text)
+    if match is None or match["fixed"] == ".":
+        return None
+    num_places = len(match["fixed"].partition(".")[2])
+    period = Fraction(int(match["repeated"]), 10 ** len(match["repeated"]) - 1) / 10**num_places
+    value = Fraction(match["fixed"] + ("0" if match["fixed"].endswith(".") else "")) + period
+    return Number(-value if match["sign"] == "-" else value)
 
 
 def _parse_decimal(text: str) -> Number | None:

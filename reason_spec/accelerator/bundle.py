@@ -97,18 +97,19 @@ class ModelBundle:
         Raises:
             EngineError: one of them could not start; the others are freed again.
         """
-        results = await asyncio.gather(*(part.start() for part in self._parts), return_exceptions=True)
-        failures = [result for result in results if isinstance(result, BaseException)]
         try:
+            results = await asyncio.gather(*(part.start() for part in self._parts), return_exceptions=True)
+            failures = [result for result in results if isinstance(result, BaseException)]
             if failures:
                 raise failures[0]
             await self.cores.use(self.cores.beside_draft)
+            if self.settings.suffix.use != "none":
+                self.suffix_sessions = await asyncio.to_thread(self._open_suffix_sessions)
         except BaseException:
+            # A start that is cancelled, too: what has started by then holds its memory.
             await self.close()
             raise
         self.is_started = True
-        if self.settings.suffix.use != "none":
-            self.suffix_sessions = await asyncio.to_thread(self._open_suffix_sessions)
 
     async def close(self) -> None:
         """Stop everything and save the suffix cache; may be called twice."""

@@ -68,7 +68,7 @@ class AnswerStream:
             self._parser = parser_for(tools.form, tools.tools, parallel=tools.parallel)
             if isinstance(self._parser, ChannelParser):
                 self._stops = ContentStops(prepared.request.stops or ())
-                self._logprobs = ContentLogprobs(self._parser.content_places, self._stops)
+            self._logprobs = ContentLogprobs(self._parser.content_places, self._stops)
             if tools.on_drafted is not None:
                 self._drafted = DraftedCalls(tools, tools.on_drafted)
 
@@ -82,7 +82,7 @@ class AnswerStream:
             async with aclosing(self._think(self._prepared.thinking)) as thinking:
                 async for event in thinking:
                     yield event
-        if self._num_left > 0 and (self._thinking is None or self._thinking.finish == "stop"):
+        if self._has_room and (self._thinking is None or self._thinking.finish == "stop"):
             async with aclosing(self._write_answer()) as answer:
                 async for event in answer:
                     yield event
@@ -96,6 +96,13 @@ class AnswerStream:
             stop=self._stops.hit if self._stops else None,
             started=self._started,
         )
+
+    @property
+    def _has_room(self) -> bool:
+        """Whether a token of an answer fits; what is inserted takes room in the context alone."""
+        num_written = sum(len(step.tokens) for step in self._written)
+        room = self._accelerator.target.max_context - self._prepared.num_prompt_tokens - num_written
+        return min(self._num_left, room) > 0
 
     async def _think(self, thinking: Thinking) -> AsyncGenerator[ChatEvent]:
         if thinking.opening:
@@ -180,21 +187,19 @@ class AnswerStream:
             return False
         text = self._tokenizer.decode(generation.tokens)
         self._continue_after(generation)
+        if self._parser is not None and self._logprobs is not None:
+            self._logprobs.continue_at(self._parser.num_read)
         return not text.strip() and self._num_left > 0
 
     def _events_of(self, piece: TextPiece) -> Iterable[ChatEvent]:
-        text = self._leading.strip(piece.text)
-        if self._parser is None:
+        if self._parser is None or self._logprobs is None:
+            text = self._leading.strip(piece.text)
             if text or piece.logprobs:
                 yield TextDelta("content", text, piece.logprobs)
             return
-        if self._logprobs is None:
-            yield from self._found(self._parser.feed(text))
-            if piece.logprobs and not self._num_calls:
-                yield TextDelta("content", "", piece.logprobs)
-            return
-        # It leaves out white space itself, and counts every character of the text.
-        yield from self._found(self._parser.feed(piece.text))
+        # Messages in channels have white space of their own at their beginning.
+        text = piece.text if self._stops else self._leading.strip(piece.text)
+        yield from self._found(self._parser.feed(text, len(piece.text) - len(text)))
         if piece.step_text:
             self._logprobs.take(piece.step_text, piece.logprobs)
         yield from self._released()

@@ -239,8 +239,12 @@ class ToolCall:
 
 @dataclass(frozen=True, slots=True)
 class ChatAnswer:
-    """A whole answer; ``content`` is None where there are calls and no text."""
+    """A whole answer; ``content`` is None where there are calls and no text.
 
+    ``parts`` are its texts and calls in the order of the stream.
+    """
+
+    parts: tuple[TextDelta | ToolCallDelta, ...]
     content: str | None
     reasoning: str | None
     tool_calls: tuple[ToolCall, ...]

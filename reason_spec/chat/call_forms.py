@@ -88,14 +88,27 @@ class CallParser(ABC):
         """White space that belongs to the text, unless a call follows."""
         self._word = ""
         """Text that may be the beginning of a tag."""
+        self._place = 0
+        """The place in the text of what is read next, with what is held back."""
+        self.num_read = 0
+        """Characters of the text that were fed."""
+        self.content_places: list[int] = []
+        """The place in the text of each character of the content."""
         self.num_calls = 0
         self.done = False
 
-    def feed(self, text: str) -> list[Found]:
-        """Take more text; return the text outside of calls and the pieces of calls that are certain."""
+    def feed(self, text: str, num_before: int = 0) -> list[Found]:
+        """Take more text; return the text outside of calls and the pieces of calls that are certain.
+
+        Args:
+            num_before: characters of the text before it that are not shown: white space at the beginning.
+        """
+        self.num_read += num_before
+        self._place += num_before
         for character in text:
             if self.done:
                 break
+            self.num_read += 1
             self._take(character)
         return self._hand_over()
 
@@ -120,6 +133,16 @@ class CallParser(ABC):
     def _begin(self, name: str, arguments: str) -> None:
         self._emit(ToolCallDelta(self.num_calls, arguments, new_call_id(), name))
         self.num_calls += 1
+
+    def _say(self, text: str) -> None:
+        """Emit the next text that is content."""
+        self.content_places += range(self._place, self._place + len(text))
+        self._place += len(text)
+        self._emit(text)
+
+    def _leave_out(self, num_kept: int = 0) -> None:
+        """Leave out what was read since the last content, except for the last ``num_kept`` characters."""
+        self._place = self.num_read - num_kept
 
     def _emit(self, found: Found) -> None:
         last = self._found[-1] if self._found else None

@@ -66,12 +66,8 @@ class ChannelParser(CallParser):
         """The function of a call whose arguments have not begun."""
         self._with_text: set[str] = set()
         """The kinds of the messages so far that hold text."""
-        self._num_read = 0
-        """Characters of the text without those of an unfinished header or tag."""
         self.follows_thinking = False
         """Whether there is text of a thinking before the answer."""
-        self.content_places: list[int] = []
-        """The place in the text of each character of the content."""
 
     def _end(self, *, is_cut: bool) -> None:
         if self._take == self._in_header:
@@ -132,7 +128,7 @@ class ChannelParser(CallParser):
             self._begin_text("content")
             self._write(header)
             return
-        self._num_read += len(header)
+        self._place += len(header)
         if name is not None:
             self._begin_text("call")
             self._called = name
@@ -155,7 +151,7 @@ class ChannelParser(CallParser):
     def _end_text(self, tag: str) -> None:
         self._end_message()
         self._header = tag if tag in (_START, _CHANNEL) else ""
-        self._num_read += len(tag) - len(self._header)
+        self._place += len(tag) - len(self._header)
         self._word = ""
         self._take = self._in_header
 
@@ -171,7 +167,7 @@ class ChannelParser(CallParser):
 
     def _write(self, text: str) -> None:
         """Hand on the next text of the message, without white space at its beginning."""
-        self._num_read += len(text)
+        self._place += len(text)
         if self._is_blank:
             text = text.lstrip()
         if not text:
@@ -188,7 +184,7 @@ class ChannelParser(CallParser):
             self._emit(TextDelta(self._kind, _GAP))
         self._with_text.add(self._kind)
         if self._kind == "content":
-            self.content_places += range(self._num_read - len(text), self._num_read)
+            self.content_places += range(self._place - len(text), self._place)
             self._emit(text)
         else:
             self._emit(TextDelta("reasoning", text))

@@ -24,10 +24,10 @@ class ContentLogprobs:
 
     Args:
         content_places: the place in the text of each character of the content; it grows with the text.
-        stops: passes the content on.
+        stops: passes the content on; None: all of it is passed on at once.
     """
 
-    def __init__(self, content_places: Sequence[int], stops: ContentStops) -> None:
+    def __init__(self, content_places: Sequence[int], stops: ContentStops | None) -> None:
         self._places = content_places
         self._stops = stops
         # A step may end inside a character.
@@ -48,15 +48,25 @@ class ContentLogprobs:
             is_split = bool(self._decoder.getstate()[0])
             self._held.append(_PlacedToken(start, self._num_characters + is_split, token))
 
+    def continue_at(self, place: int) -> None:
+        """Take the next step for the text from ``place`` on; nothing before it is content."""
+        self._held.clear()
+        self._decoder.reset()
+        self._num_characters = place
+
+    @property
+    def _num_passed_on(self) -> int:
+        return len(self._places) if self._stops is None else self._stops.num_passed_on
+
     @property
     def is_behind(self) -> bool:
         """Whether the step of the last content that was passed on has not come yet."""
-        num_passed_on = self._stops.num_passed_on
+        num_passed_on = self._num_passed_on
         return num_passed_on > 0 and self._places[num_passed_on - 1] >= self._num_characters
 
     def release(self) -> tuple[TokenLogprob, ...]:
         """Return the new tokens with a character of the content that was passed on."""
-        num_passed_on = self._stops.num_passed_on
+        num_passed_on = self._num_passed_on
         released: list[TokenLogprob] = []
         while self._held:
             start, end, logprob = self._held[0]

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from dataclasses import replace
+from itertools import groupby
 
 from reason_spec.accelerator import Accelerator
 from reason_spec.chat.answer_stream import AnswerStream
@@ -16,7 +17,6 @@ from reason_spec.chat.base import (
     ChatRequest,
     TextDelta,
     TextRequest,
-    TokenLogprob,
     ToolCall,
     ToolCallDelta,
 )
@@ -78,43 +78,62 @@ class Gathered:
     """Gathers the events of one answer."""
 
     def __init__(self) -> None:
-        self._texts: dict[str, list[str]] = {"content": [], "reasoning": []}
-        self._logprobs: list[TokenLogprob] = []
-        self._calls: list[ToolCall] = []
+        self._pieces: list[TextDelta | ToolCallDelta] = []
         self._end: ChatEnd | None = None
 
     def take(self, event: ChatEvent) -> None:
-        match event:
-            case TextDelta(channel, text, logprobs):
-                self._texts[channel].append(text)
-                if channel == "content":
-                    self._logprobs += logprobs or ()
-            case ToolCallDelta(index, arguments, id_, name):
-                if index == len(self._calls):
-                    assert id_ is not None, "a call begins with its id"
-                    assert name is not None, "a call begins with its name"
-                    self._calls.append(ToolCall(id_, name, ""))
-                known = self._calls[index]
-                self._calls[index] = replace(known, arguments=known.arguments + arguments)
-            case ChatEnd():
-                self._end = event
+        if isinstance(event, ChatEnd):
+            self._end = event
+        else:
+            self._pieces.append(event)
 
     def answer(self) -> ChatAnswer:
         assert self._end is not None, "an answer has an end"
-        content = "".join(self._texts["content"])
-        logprobs = self._logprobs
-        text = b"".join(one.content for one in logprobs).decode(errors="replace")
+        written = (piece for piece in self._pieces if isinstance(piece, ToolCallDelta) or piece.text)
+        parts = tuple(_joined(list(pieces)) for _, pieces in groupby(written, _place))
+        texts = {"content": "", "reasoning": ""}
+        for part in parts:
+            if isinstance(part, TextDelta):
+                texts[part.channel] += part.text
+        calls = tuple(
+            ToolCall(part.id or "", part.name or "", part.arguments)
+            for part in parts
+            if isinstance(part, ToolCallDelta)
+        )
+        content = texts["content"]
+        logprobs = [
+            logprob
+            for piece in self._pieces
+            if isinstance(piece, TextDelta) and piece.channel == "content"
+            for logprob in piece.logprobs or ()
+        ]
+        rated = b"".join(one.content for one in logprobs).decode(errors="replace")
         return ChatAnswer(
-            content=None if self._calls and not content else content,
-            reasoning="".join(self._texts["reasoning"]) or None,
-            tool_calls=tuple(self._calls),
+            parts=parts,
+            content=None if calls and not content else content,
+            reasoning=texts["reasoning"] or None,
+            tool_calls=calls,
             # If a step is not the target's, its tokens are missing and the others are out of place. The empty
             # lines between messages of one answer have no tokens.
             logprobs=tuple(logprobs)
-            if logprobs and _without_space(text).startswith(_without_space(content))
+            if logprobs and _without_space(rated).startswith(_without_space(content))
             else None,
             end=self._end,
         )
+
+
+def _place(piece: TextDelta | ToolCallDelta) -> str | int:
+    """Return what pieces of one part have in common."""
+    return piece.channel if isinstance(piece, TextDelta) else piece.index
+
+
+def _joined(pieces: Sequence[TextDelta | ToolCallDelta]) -> TextDelta | ToolCallDelta:
+    """Return one part of an answer from its pieces."""
+    first = pieces[0]
+    if isinstance(first, TextDelta):
+        return TextDelta(first.channel, "".join(one.text for one in pieces if isinstance(one, TextDelta)))
+    arguments = "".join(one.arguments for one in pieces if isinstance(one, ToolCallDelta))
+    return replace(first, arguments=arguments)
 
 
 def _without_space(text: str) -> str:

@@ -44,7 +44,7 @@ class ToolCallParser(CallParser):
 
     def _end(self, *, is_cut: bool) -> None:
         if self._take == self._in_text:
-            self._emit(self._spaces + self._word if self._word or not self.num_calls else "")
+            self._say(self._spaces + self._word if self._word or not self.num_calls else "")
         elif not self._call_open:
             is_tag = any(tag.startswith(self._word) for tag in self._form.tags)
             if not (self._called_here and is_tag and self._take == self._in_region):
@@ -53,7 +53,7 @@ class ToolCallParser(CallParser):
     def _in_text(self, character: str) -> None:
         if character.isspace():
             if self._word:
-                self._emit(self._spaces + self._word)
+                self._say(self._spaces + self._word)
                 self._spaces = self._word = ""
             self._spaces += character
             return
@@ -66,10 +66,10 @@ class ToolCallParser(CallParser):
         if self._word == self._form.opener:
             self._enter_region(self._word)
         elif not self._form.opener.startswith(self._word):
-            self._emit(self._spaces)
+            self._say(self._spaces)
             self._spaces = ""
             rest = next(rest for rest in _ends(self._word) if self._form.opener.startswith(rest))
-            self._emit(self._word[: len(self._word) - len(rest)])
+            self._say(self._word[: len(self._word) - len(rest)])
             self._word = rest
 
     def _begins_bare(self, character: str) -> bool:
@@ -85,7 +85,7 @@ class ToolCallParser(CallParser):
 
     def _give_back(self) -> None:
         """Emit the held characters as text."""
-        self._emit(self._spaces + "".join(self._raw))
+        self._say(self._spaces + "".join(self._raw))
         self._leave_region()
 
     def _leave_region(self) -> None:
@@ -116,6 +116,7 @@ class ToolCallParser(CallParser):
         elif self._word == self._form.closer:
             if self._called_here:
                 self._leave_region()
+                self._leave_out()
             else:
                 self._give_back()
         elif not any(tag.startswith(self._word) for tag in self._form.tags):
@@ -199,7 +200,9 @@ class ToolCallParser(CallParser):
         self._begin(name, arguments)
         self._end_call()
 
-    def _end_call(self) -> None:
+    def _end_call(self, num_behind: int = 0) -> None:
+        """End a call; the last ``num_behind`` characters that were read are no part of it."""
+        self._leave_out(num_behind)
         self._call_open = self._arguments_open = False
         self._called_here = True
         self._forget()
@@ -209,7 +212,7 @@ class ToolCallParser(CallParser):
     def _break_off(self, character: str) -> None:
         """Leave an object at text that is not JSON."""
         if self._call_open:
-            self._end_call()
+            self._end_call(num_behind=1)
             if not self.done:
                 self._in_region(character)
         else:

@@ -98,6 +98,7 @@ class XmlCallParser(CallParser):
             if word == _CLOSER:
                 self._spaces = self._word = ""
                 self._called_here = False
+                self._leave_out()
             return True
         if word.startswith(_OPENER):
             word = word[len(_OPENER) :].lstrip()
@@ -134,6 +135,7 @@ class XmlCallParser(CallParser):
             self._end_call(word)
 
     def _end_call(self, behind: str) -> None:
+        self._leave_out(len(behind))
         self._write("}")
         self._word = ""
         self._called_here = True
@@ -188,7 +190,7 @@ class XmlCallParser(CallParser):
 
     def _say(self, text: str) -> None:
         self._spaces = ""
-        self._emit(text)
+        super()._say(text)
 
     def _write(self, arguments: str) -> None:
         if arguments:
@@ -212,12 +214,14 @@ def _as_json(text: str, types: frozenset[str]) -> str:
     """Return a value as JSON: the parsed text if its type allows that, else the text as a string."""
     try:
         value = json.loads(_PYTHONS.get(text.strip(), text), parse_constant=_refuse)
+        # 1e400 is read as infinity, which JSON has not.
+        written = json.dumps(value, ensure_ascii=False, allow_nan=False)
     except (ValueError, RecursionError):
         return _as_text(text)
     fits = _type_of(value) in types or (_type_of(value) == "integer" and "number" in types)
     if "string" in types and (isinstance(value, str) or not fits):
         return _as_text(text)
-    return json.dumps(value, ensure_ascii=False)
+    return written
 
 
 _PYTHONS: Final = {"True": "true", "False": "false", "None": "null"}

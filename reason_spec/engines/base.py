@@ -27,6 +27,10 @@ class Tokenizer(Protocol):
         """Ids that end the text."""
 
     @property
+    def end_id(self) -> int | None:
+        """The one of them that the model's chats end with; None where the model has none."""
+
+    @property
     def chat_template(self) -> str | None:
         """The source of the chat template; None where the model has none."""
 

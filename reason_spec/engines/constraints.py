@@ -176,9 +176,13 @@ class ConstraintCompiler:
 
     def _compile(self, constraint: Constraint) -> TextMatcher:
         guidance = self._guidance
-        grammar = grammar_of(constraint)
         limits = guidance.LLParserLimits(**_LIMITS)
-        compiled = guidance.LLMatcher(self._tokenizer, grammar, log_level=0, limits=limits)
+        try:
+            grammar = grammar_of(constraint)
+            compiled = guidance.LLMatcher(self._tokenizer, grammar, log_level=0, limits=limits)
+        except UnicodeEncodeError as broken:
+            character = broken.object[broken.start]
+            raise ConstraintError(f"{constraint.kind}: holds {character!r}, which is no character") from None
         matcher = TextMatcher(compiled, self._eos_ids, self._vocab_size)
         if (error := matcher.error) is not None:
             raise ConstraintError(f"{constraint.kind}: {error}")

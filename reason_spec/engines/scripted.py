@@ -47,6 +47,7 @@ class ScriptedTokenizer:
         self._pieces = self._vocabularies.setdefault(pattern, {END_OF_TEXT: ""})
         self.tokenizer_id = hashlib.sha256(pattern.encode()).hexdigest()[:16]
         self.eos_ids = frozenset({END_OF_TEXT})
+        self.end_id = END_OF_TEXT
 
     @property
     def chat_template(self) -> str | None:

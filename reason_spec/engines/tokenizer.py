@@ -89,6 +89,11 @@ class HuggingFaceTokenizer:
         return self._eos_ids
 
     @property
+    def end_id(self) -> int | None:
+        named = self._rust.token_to_id(self._special_tokens.get("eos_token", ""))
+        return named if named in self._eos_ids else min(self._eos_ids, default=None)
+
+    @property
     def special_ids(self) -> frozenset[int]:
         """Ids that end the text, and of all special tokens."""
         return self._eos_ids | self._special_names.keys()

@@ -125,7 +125,8 @@ class DynasorRule(ProbingRule):
         if self._num_tokens // self._every > before // self._every:
             self._waiting.append(self._prober.begin(step.after))
         while self._waiting and self._waiting[0].done():
-            self._known.append(self._waiting.popleft().result())
+            if (trial := self._waiting.popleft().result()).answer is not None:
+                self._known.append(trial)
         last = self._known[-1] if len(self._known) == self._agreeing and agree(self._known) else None
         if last is None or last.answer is None or any(DYNASOR_DOUBT.search(one.text) for one in self._known):
             return None

@@ -10,6 +10,7 @@ from pydantic import Field, model_validator
 from reason_spec.server.protocol_base import (
     INT64,
     ConversationBody,
+    FirstMistake,
     Loose,
     Part,
     WholeBody,
@@ -52,9 +53,9 @@ class ChatMessage(Part):
     }
 
     role: Literal["developer", "system", "user", "assistant", "tool"]
-    content: str | list[TextPart] | None = None
+    content: str | Annotated[list[TextPart], FirstMistake()] | None = None
     name: str | None = None
-    tool_calls: list[EarlierCall] | None = None
+    tool_calls: Annotated[list[EarlierCall], FirstMistake()] | None = None
     tool_call_id: str | None = None
     reasoning: str | None = Field(default=None, description="thinking of an earlier turn, as vLLM names it")
     reasoning_content: str | None = Field(default=None, description="the same in its other spelling")
@@ -214,11 +215,11 @@ class ChatBody(Body, ConversationBody):
 
     refused: ClassVar[Mapping[str, Refusal]] = CHAT_REFUSED
 
-    messages: list[ChatMessage] = Field(min_length=1)
+    messages: Annotated[list[ChatMessage], FirstMistake()] = Field(min_length=1)
     max_completion_tokens: int | None = Field(default=None, ge=1, lt=INT64)
     logprobs: bool | None = None
     response_format: ResponseFormat | None = None
-    tools: list[Tool] | None = None
+    tools: Annotated[list[Tool], FirstMistake()] | None = None
     tool_choice: Literal["none", "auto", "required"] | NamedTool | None = None
     chat_template_kwargs: dict[str, Any] | None = Field(default=None, description="vLLM's")
     reasoning_effort: str | None = Field(

@@ -10,7 +10,7 @@ import json
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal, TypeAlias
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, FailFast, Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from reason_spec.errors import did_you_mean
@@ -43,6 +43,13 @@ class Part(BaseModel):
             elif not cls.refused[name].asks_for_nothing(value):
                 raise named_error("refused_field", name, cls.refused[name].remedy)
         return kept
+
+
+class FirstMistake(FailFast):
+    """Ends the check of a list at its first mistake: each mistake of a large body takes its time."""
+
+    # Unions of annotated types need one, and pydantic's class has none.
+    __hash__ = object.__hash__
 
 
 def named_error(

@@ -8,7 +8,7 @@ from typing import Annotated, Any, ClassVar, Literal, TypeAlias
 from pydantic import Discriminator, Field, Tag
 
 from reason_spec.server.protocol import Function, FunctionName, JsonObjectFormat, NamedSchema, TextFormat
-from reason_spec.server.protocol_base import INT64, ConversationBody, Loose, Part
+from reason_spec.server.protocol_base import INT64, ConversationBody, FirstMistake, Loose, Part
 from reason_spec.server.unsupported_fields import RESPONSES_REFUSED, Refusal
 
 
@@ -19,7 +19,7 @@ class TextContent(Loose):
     text: str
 
 
-Texts: TypeAlias = str | list[TextContent]
+Texts: TypeAlias = str | Annotated[list[TextContent], FirstMistake()]
 
 
 class MessageItem(Loose):
@@ -128,9 +128,9 @@ class ResponsesBody(ConversationBody):
 
     refused: ClassVar[Mapping[str, Refusal]] = RESPONSES_REFUSED
 
-    input: str | list[InputItem] = Field(min_length=1)
+    input: str | Annotated[list[InputItem], FirstMistake()] = Field(min_length=1)
     instructions: str | None = None
-    tools: list[FunctionTool] | None = None
+    tools: Annotated[list[FunctionTool], FirstMistake()] | None = None
     tool_choice: Literal["none", "auto", "required"] | NamedFunction | None = None
     text: TextOptions | None = None
     reasoning: ReasoningOptions | None = None

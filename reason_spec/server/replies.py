@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -128,7 +129,7 @@ def _completion_choice(index: int, answer: ChatAnswer, style: ReplyStyle) -> Com
     return {
         **_choice(index, answer, style),
         "text": answer.content or "",
-        "logprobs": completion_logprobs(answer.logprobs, 0) if style.with_logprobs else None,
+        "logprobs": completion_logprobs(answer.logprobs, TextOffsets()) if style.with_logprobs else None,
         "finish_reason": completion_finish(answer.end),
     }
 
@@ -261,17 +262,31 @@ def _logprob(item: TokenLogprob) -> LogprobBody:
     }
 
 
-def completion_logprobs(found: Iterable[TokenLogprob] | None, offset: int) -> CompletionLogprobs | None:
-    """Return log-probabilities in the form of completions; ``offset`` is the place of the first token."""
+class TextOffsets:
+    """The places of the tokens of one text, in characters: those of one character have one place."""
+
+    def __init__(self) -> None:
+        self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
+        self._num_characters = 0
+
+    def next(self, content: bytes) -> int:
+        """Return the place of the next token."""
+        place = self._num_characters
+        self._num_characters += len(self._decoder.decode(content))
+        return place
+
+
+def completion_logprobs(
+    found: Iterable[TokenLogprob] | None, offsets: TextOffsets
+) -> CompletionLogprobs | None:
+    """Return log-probabilities in the form of completions; ``offsets`` has read the tokens before them."""
     if found is None:
         return None
     body: CompletionLogprobs = {"text_offset": [], "token_logprobs": [], "tokens": [], "top_logprobs": None}
     for item in found:
-        text = item.content.decode(errors="replace")
-        body["text_offset"].append(offset)
+        body["text_offset"].append(offsets.next(item.content))
         body["token_logprobs"].append(finite(item.logprob))
-        body["tokens"].append(text)
-        offset += len(text)
+        body["tokens"].append(item.content.decode(errors="replace"))
     return body
 
 

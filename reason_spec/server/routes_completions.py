@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable
 from typing import Any
 
@@ -13,7 +14,13 @@ from reason_spec.server.api_request import ERRORS, ApiRequest
 from reason_spec.server.base import StreamEvent
 from reason_spec.server.chunks import Chunks
 from reason_spec.server.protocol import CompletionBody
-from reason_spec.server.replies import ReplyStyle, completion, completion_finish, completion_logprobs
+from reason_spec.server.replies import (
+    ReplyStyle,
+    TextOffsets,
+    completion,
+    completion_finish,
+    completion_logprobs,
+)
 from reason_spec.server.reply_bodies import Completion
 from reason_spec.server.requests import text_requests
 from reason_spec.server.streaming import STREAM_CONTENT
@@ -48,17 +55,14 @@ class CompletionChunks(Chunks):
 
     def __init__(self, style: ReplyStyle, body: CompletionBody) -> None:
         super().__init__(style, body, len(body.prompts))
-        self._rated: dict[int, int] = {}
-        """Characters of the tokens whose log-probabilities were sent, which come after their text."""
+        self._offsets: defaultdict[int, TextOffsets] = defaultdict(TextOffsets)
+        """Of the tokens whose log-probabilities were sent, which come after their text."""
 
     def _choices(self, index: int, event: StreamEvent) -> Iterable[dict[str, Any]]:
         if isinstance(event, TextDelta):
             choice = _choice(index, event.text)
             if self._style.with_logprobs:
-                rated = completion_logprobs(event.logprobs, self._rated.get(index, 0))
-                choice["logprobs"] = rated
-                if rated is not None and rated["tokens"]:
-                    self._rated[index] = rated["text_offset"][-1] + len(rated["tokens"][-1])
+                choice["logprobs"] = completion_logprobs(event.logprobs, self._offsets[index])
             yield choice
 
     def _last_choice(self, index: int, end: ChatEnd) -> dict[str, Any]:

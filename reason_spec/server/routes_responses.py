@@ -64,14 +64,7 @@ class ResponseEvents:
 
     def whole(self, answer: ChatAnswer) -> ResponseBody:
         """Return the body for a whole answer: that of the last event of its stream."""
-        events: list[StreamEvent] = []
-        if answer.reasoning:
-            events.append(TextDelta("reasoning", answer.reasoning))
-        if answer.content:
-            events.append(TextDelta("content", answer.content))
-        for index, call in enumerate(answer.tool_calls):
-            events.append(ToolCallDelta(index, call.arguments, call.id, call.name))
-        for event in (*events, answer.end):
+        for event in (*answer.parts, answer.end):
             list(self.event(0, event))
         list(self.end())
         return self._response(_ending(answer.end), answer.end)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, get_args
 
@@ -84,9 +86,19 @@ def _read_environment() -> dict[str, Any]:
             raise SettingsError(f"unknown environment variable {variable!r}; known: {known}")
     source = EnvSettingsSource(_Environment, env_prefix=ENV_PREFIX, env_nested_delimiter="__")
     try:
-        return dict(source())
+        return {section: _with_json(values) for section, values in source().items()}
     except Exception as error:
         raise SettingsError(f"a {ENV_PREFIX}... environment variable cannot be read: {error}") from None
+
+
+def _with_json(value: Any) -> Any:
+    """Return values with lists, objects and null read from their JSON, which pydantic leaves as texts."""
+    if isinstance(value, dict):
+        return {name: _with_json(part) for name, part in value.items()}
+    if isinstance(value, str) and (value == "null" or value.lstrip().startswith(("[", "{"))):
+        with suppress(ValueError):
+            return json.loads(value)
+    return value
 
 
 def _nest(flags: dict[str, Any]) -> dict[str, Any]:

@@ -70,7 +70,9 @@ class StrategySettings(Section):
         description="drafts of each step; scot: drafts of the answer, 1 means 5; ssr: directions, 1 means 3",
     )
     first_by_target: int = Field(
-        default=0, ge=0, description="first steps written by the target; not under lookahead and scot"
+        default=0,
+        ge=0,
+        description="first steps written by the target; not under lookahead, scot, ssr and oracle",
     )
     max_corrections: int = Field(
         default=2, ge=0, le=8, description="hybrid: tokens that the target corrects in a drafted step"

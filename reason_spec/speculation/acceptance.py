@@ -112,7 +112,9 @@ def truncate(logits: npt.NDArray[np.floating], sampling: Sampling) -> Candidates
     whose probability, after temperature and top-k, reaches ``top_p``; ties go to lower ids.
     """
     assert not sampling.greedy
-    scaled = logits.astype(np.float64) / sampling.temperature
+    scaled = logits.astype(np.float64)
+    # Divided by a tiny temperature a large logit is infinite.
+    scaled = (scaled - scaled.max()) / sampling.temperature
     if 0 < sampling.top_k < len(scaled):
         threshold = np.partition(scaled, -sampling.top_k)[-sampling.top_k]
         kept = np.flatnonzero(scaled >= threshold)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import isnan
 from typing import ClassVar
 
 from reason_spec.engines.base import Engine, has_digit
@@ -51,6 +52,9 @@ class _ByFeatures:
         if len(digits) != len(logprobs):
             # Encoded again, the text has other tokens than the draft wrote: which had a digit is not known.
             digits = [False] * len(logprobs)
+        if logprobs and isnan(logprobs[-1]):
+            # A server may omit the token that ends the text.
+            logprobs, digits = logprobs[:-1], digits[:-1]
         features = StepFeatures.of_step(
             drafted.text,
             logprobs,

@@ -210,7 +210,8 @@ class Strategy(ABC):
         """The speculation that a single answer would use: steps ahead and draft tokens."""
         if not self.needs_draft:
             return RequestedBudget()
-        hints = self.settings.use_hint and self.target.takes_hints and not self.target.drafts_itself
+        # `use_hint` is about drafted steps: without steps ahead the draft model drafts tokens all the same.
+        hints = self.target.takes_hints and not self.target.drafts_itself
         return RequestedBudget(self.settings.depth, self.settings.num_draft_tokens if hints else 0)
 
     @abstractmethod

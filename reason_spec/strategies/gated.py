@@ -33,15 +33,16 @@ class GatedStrategy(Strategy):
         # A limited thinking and the answer after it are written under one plan.
         recorder.plan = plan = recorder.plan or self._plan(request)
         if plan is not None:
-            split = {"depth": plan.depth}
+            # The planner knows the accelerator's settings; those of a request may allow less.
+            split = {"depth": min(plan.depth, settings.depth)}
             if not self.target.drafts_itself:
                 # The plan shares out the tokens of the draft model, not of a head.
-                split["num_draft_tokens"] = plan.num_draft_tokens
+                split["num_draft_tokens"] = min(plan.num_draft_tokens, settings.num_draft_tokens)
             settings = settings.model_copy(update=split)
         return self._write(settings, request, recorder)
 
     def _plan(self, request: SolveRequest) -> Plan | None:
-        if not request.budget.is_planned:
+        if not request.budget.is_planned or self.settings.depth == 0:
             return None
         session = request.suffix_session
         tokens = self.settings.num_draft_tokens

@@ -50,7 +50,7 @@ class StepLoop(ABC):
         self._answer = answer
         self._recorder = answer.recorder
         self._sampling = answer.request.sampling
-        self._requests = StepRequests(settings, target, self._redrafts, options.takeover_tokens)
+        self._requests = StepRequests(settings, target, answer.draft, self._redrafts, options.takeover_tokens)
         self._tree = StepTree(answer, self._write_position)
         self._options = options
 

@@ -37,6 +37,7 @@ class StepRequests:
 
     settings: StrategySettings
     target: Engine
+    draft: Engine
     redrafts: bool
     takeover_tokens: int | None = None
 
@@ -95,7 +96,12 @@ class StepRequests:
     def for_target(self, step: Step, step_prefix: tuple[int, ...]) -> Step:
         """Return a drafted step whole, in the target's tokens."""
         tokenizer = self.target.tokenizer
-        tokens = (*step_prefix, *tokens_for(step, self.target))
+        own = tokens_for(step, self.target)
+        drafts = self.draft.tokenizer
+        if step.finish == "stop" and step.tokenizer_id == drafts.tokenizer_id != tokenizer.tokenizer_id:
+            # The stop string is no part of the text; a judge of tokens must see that it ends the answer.
+            own = tokenizer.encode(drafts.decode(step.tokens))
+        tokens = (*step_prefix, *own)
         step = replace(step, tokens=tokens, tokenizer_id=tokenizer.tokenizer_id)
         if not step_prefix:
             return step

@@ -66,8 +66,8 @@ def tokens_for(step: Step, engine: Engine) -> tuple[int, ...]:
     if step.tokenizer_id == tokenizer.tokenizer_id:
         return step.tokens
     tokens = tokenizer.encode(step.text)
-    if step.finish == "eos":
-        tokens = (*tokens, min(tokenizer.eos_ids))
+    if step.finish == "eos" and tokenizer.end_id is not None:
+        tokens = (*tokens, tokenizer.end_id)
     return tokens
 
 

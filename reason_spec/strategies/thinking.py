@@ -285,7 +285,7 @@ class LimitedThinking:
         self.left = self._after(step)
         self._text += step.text
         self._num_tokens += self._num_thinking((step,))
-        self._num_steps += step.finish == "boundary"
+        self._num_steps += step.finish in ("boundary", "length")
         return step
 
     def _after(self, step: Step) -> SolveRequest:

@@ -52,11 +52,14 @@ class TraceCall(_Part):
 
     name: str
     arguments: dict[str, Any] | str = Field(default_factory=dict)
+    id: Any = Field(default=None, exclude=True)
+    """Named by the message with its result."""
 
     @model_validator(mode="before")
     @classmethod
     def _flat(cls, call: Any) -> Any:
-        return call.get("function", call) if isinstance(call, dict) else call
+        function = call.get("function") if isinstance(call, dict) else None
+        return {**function, "id": call.get("id")} if isinstance(function, dict) else function or call
 
     @field_validator("arguments")
     @classmethod
@@ -77,6 +80,8 @@ class TraceMessage(_Part):
     text: str = Field(default="", validation_alias="content")
     reasoning: str = Field(default="", validation_alias=AliasChoices("reasoning_content", "reasoning"))
     calls: tuple[TraceCall, ...] = Field(default=(), validation_alias="tool_calls", strict=False)
+    call_id: Any = Field(default=None, validation_alias="tool_call_id", exclude=True)
+    """The call whose result this is."""
     action: str = ""
     """SWE-agent: the command that the model wrote into its text."""
     message_type: str = ""

@@ -156,18 +156,22 @@ def _text_only(message: Any) -> Any:
 
 
 def events_of(messages: Iterable[TraceMessage]) -> Iterator[Event]:
-    """Yield the events of a conversation. Results belong to the calls before them, in their order."""
-    pending: list[Call | None] = []
+    """Yield the events of a conversation.
+
+    Results belong to the calls before them, by their ids where both have them, else in their order.
+    """
+    pending: list[tuple[Any, Call | None]] = []
     for message in messages:
         if message.role == "tool" or message.is_observation:
-            if pending and (call := pending.pop(0)) is not None:
+            named = (place for place, (id_, _) in enumerate(pending) if id_ and id_ == message.call_id)
+            if pending and (call := pending.pop(next(named, 0))[1]) is not None:
                 yield Returned(call, message.text)
             continue
         speaker: Speaker = "system" if message.role == "developer" else message.role
         if message.text:
             yield Said(speaker, message.text)
-        pending = [call_of(call) for call in message.calls or message.written_calls]
-        yield from (Called(call) for call in pending if call is not None)
+        pending = [(call.id, call_of(call)) for call in message.calls or message.written_calls]
+        yield from (Called(call) for _, call in pending if call is not None)
 
 
 def tool_events(events: Iterable[Event]) -> list[Event]:

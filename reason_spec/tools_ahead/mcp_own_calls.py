@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import secrets
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 from reason_spec.errors import ReasonSpecError
 from reason_spec.tools_ahead.calls import Call
 from reason_spec.tools_ahead.mcp_messages import Message
 
-_OWN_ID: Final = "reason-spec/ahead/"
+_TRACING: Final = {"traceparent", "tracestate", "baggage"}
+"""Fields of ``_meta`` that differ from call to call and name no user."""
 _MOST_CANCELLED: Final = 1000
 
 
@@ -29,12 +31,21 @@ class OwnCalls:
         self._made: dict[str, Future[Message]] = {}
         self._cancelled: deque[str] = deque(maxlen=_MOST_CANCELLED)
         """Ids that the server was asked to cancel last, and has not answered: it may, or not."""
+        # A proxy in front of a proxy has other ids.
+        self._id = f"reason-spec/ahead/{secrets.token_hex(8)}"
         self._num_made = 0
+
+    def set_meta(self, found: Any) -> bool:
+        """Take the ``_meta`` of a call of the client; return whether it says something else than before."""
+        meta = dict(found) if isinstance(found, dict) else {}
+        meta.pop("progressToken", None)
+        before, self.meta = self.meta, meta
+        return any(before.get(name) != meta.get(name) for name in (before.keys() | meta.keys()) - _TRACING)
 
     def start(self, call: Call) -> Future[Message]:
         """Make a call. If its future is cancelled, the server is asked to cancel the call."""
         self._num_made += 1
-        identity = f"{_OWN_ID}{self._num_made}"
+        identity = f"{self._id}/{self._num_made}"
         future: Future[Message] = Future()
         self._made[identity] = future
         params: Message = {"name": call.name, "arguments": call.arguments}

@@ -221,11 +221,10 @@ class McpProxy:
         if self._failure is not None:
             self._answer(identity, error=self._failure)
             return
-        if call is not None:
-            # Newer versions of the protocol name version and client in every request.
-            meta = params_of(message).get("_meta")
-            self.own_calls.meta = dict(meta) if isinstance(meta, dict) else {}
-            self.own_calls.meta.pop("progressToken", None)
+        # Newer versions of the protocol name version and client in every request. For another user
+        # nothing has run yet.
+        if call is not None and self.own_calls.set_meta(params_of(message).get("_meta")):
+            self.held.drop_all()
         if call is not None and not is_write and (ahead := self.held.take(call)) is not None:
             self._predictor.observe(Called(call))
             self._answering.add(identity)

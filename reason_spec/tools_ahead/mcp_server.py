@@ -58,7 +58,8 @@ class McpServer:
                 return f"{name} sent a message of more than {MAX_LINE} bytes, and was ended; start it again"
             if not line:
                 return f"{name} has ended with exit status {await self._process.wait()}; start it again"
-            take(line)
+            # One that it did not write to the end must not run into the next message.
+            take(line if line.endswith(b"\n") else line + b"\n")
 
     async def write(self, line: bytes) -> None:
         if self._process is None or self._process.stdin is None:

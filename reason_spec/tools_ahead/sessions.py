@@ -9,6 +9,7 @@ import threading
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
+from contextvars import copy_context
 from functools import partial
 from typing import Any, Self, TypeAlias
 
@@ -110,7 +111,8 @@ class SpeculativeTools:
         if not self._free_workers.acquire(blocking=False):
             return None
         tool = self.tools[call.name]
-        future = self.workers.submit(lambda: _blocking(tool(**call.arguments)))
+        # In the caller's context: a tool may find its user there.
+        future = self.workers.submit(copy_context().run, lambda: _blocking(tool(**call.arguments)))
         future.add_done_callback(lambda _: self._free_workers.release())
         return future
 
@@ -224,7 +226,7 @@ class ToolSession:
                 return
             self._expected.add(call.key)
             chance = self.tenant.count_expected()
-        self._tools.predicting.submit(self._start, [Prediction(call, chance)])
+        self._tools.predicting.submit(copy_context().run, self._start, [Prediction(call, chance)])
 
     def settle(self) -> None:
         """Wait until the last prediction has started its calls."""
@@ -285,8 +287,8 @@ class ToolSession:
             return None
         try:
             call = Call.of(name, arguments)
-        except TypeError:
-            # Arguments that are no JSON cannot be compared.
+        except (TypeError, RecursionError):
+            # Arguments that are no JSON, or nested too deep, cannot be compared.
             return None
         return call if self._tools.is_read_only(call) else None
 
@@ -317,7 +319,8 @@ class ToolSession:
             self._loop = asyncio.get_running_loop()
         except RuntimeError:
             self._loop = None
-        self._predicting = self._tools.predicting.submit(self._start_likely, events, streamed)
+        predict = copy_context().run
+        self._predicting = self._tools.predicting.submit(predict, self._start_likely, events, streamed)
 
     def _start_likely(self, events: Sequence[Event], streamed: Streamed | None) -> None:
         try:

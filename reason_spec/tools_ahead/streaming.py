@@ -21,12 +21,13 @@ def complete_arguments(text: str) -> dict[str, str]:
             key, place = _DECODER.raw_decode(text, _skip(text, place))
             place = text.index(":", place) + 1
             value, place = _DECODER.raw_decode(text, _skip(text, place))
-        except ValueError:
+            written = normal_json(value)
+        except (ValueError, RecursionError):
             break
         rest = text[place:].lstrip()
         if not isinstance(key, str) or not rest.startswith((",", "}")):
             break
-        found[key] = normal_json(value)
+        found[key] = written
         place = text.find(",", place) + 1 if rest.startswith(",") else 0
     return found
 

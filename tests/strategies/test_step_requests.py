@@ -37,7 +37,7 @@ async def test_a_stop_that_begins_in_the_corrected_part_is_cut_off(
         request = SolveRequest("question", prompt, prompt, 99, stops=(stop,), text_before=BEFORE)
         decision: asyncio.Future[Step] = asyncio.get_running_loop().create_future()
         branch = Branch(TimelineRow(1, 0), request, None, decision, 0, False)
-        requests = StepRequests(StrategySettings(), engine, redrafts=True)
+        requests = StepRequests(StrategySettings(), engine, engine, redrafts=True)
         step_prefix = engine.tokenizer.encode(STEP)[:num_corrected]
         asked = requests.request("draft", branch, Sampling(), step_prefix)
         result = await engine.submit(asked).result()

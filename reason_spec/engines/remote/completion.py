@@ -86,7 +86,7 @@ class TokenCompletion(RemoteCompletion):
         boundary_ids: frozenset[int],
     ) -> None:
         super().__init__(request)
-        self._eos_ids = tokenizer.eos_ids
+        self._ending = _end_of(tokenizer)
         self._boundary_ids = boundary_ids
         self._output = RequestOutput(request, tokenizer, max_context - len(self._prompt))
         self._stop_reason: object = None
@@ -144,13 +144,16 @@ class TokenCompletion(RemoteCompletion):
             output.extend([self._stop_reason], [math.nan])
         elif not (len(output.tokens) > self._num_before and output.tokens[-1] in self._boundary_ids):
             # The server ended the text, and omitted the end-of-text token.
-            ending = sorted(self._eos_ids)[:1]
-            output.extend(ending, [math.nan] * len(ending))
+            output.extend(self._ending, [math.nan] * len(self._ending))
             output.finish = "eos"
         return output.take_delta()
 
     def result(self, finish: FinishReason, error: str | None = None) -> GenerationResult:
         return self._output.result(finish, self.usage, error)
+
+
+def _end_of(tokenizer: HuggingFaceTokenizer) -> list[int]:
+    return [] if tokenizer.end_id is None else [tokenizer.end_id]
 
 
 class _Characters:
@@ -240,7 +243,7 @@ class TextCompletion(RemoteCompletion):
         self._finish = "length" if reason == "length" else "eos"
         self._encode_line()
         if self._finish == "eos":
-            self._tokens += sorted(self._tokenizer.eos_ids)[:1]
+            self._tokens += _end_of(self._tokenizer)
         return self._delta()
 
     def result(self, finish: FinishReason, error: str | None = None) -> GenerationResult:

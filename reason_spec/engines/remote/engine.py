@@ -278,7 +278,12 @@ class RemoteEngine(Engine):
             raise self._error("scores need a server that takes and returns token ids, as vLLM does")
         if (refusal := self._known_limits.refusal(text, num_text=num_text, num_needed=1)) is not None:
             raise self._error(refusal)
-        choice = await self._complete_anywhere(score_body(prefix, continuation))
+        seconds = self._remote.total_timeout
+        try:
+            async with asyncio.timeout(seconds):
+                choice = await self._complete_anywhere(score_body(prefix, continuation))
+        except TimeoutError:
+            raise self._error(f"no score within remote.total_timeout={seconds:g} seconds") from None
         score = read_score(choice, prefix, continuation)
         if score is None:
             raise self._error("the server returns no log-probabilities of a prompt")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import random
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
@@ -16,6 +17,8 @@ from reason_spec.errors import EngineError, ReasonSpecError
 
 _FIRST_DELAY_SECONDS = 0.25
 _LONGEST_DELAY_SECONDS = 30.0
+_MOST_DOUBLED = 7
+_LONGEST_RETRY_AFTER = 600.0
 
 
 class ServerError(ReasonSpecError):
@@ -39,20 +42,22 @@ class RefusalError(EngineError):
 
 
 def retry_after(header: str | None) -> float | None:
-    """Return the seconds of a Retry-After header, which is a number or a date."""
+    """Return the seconds of a Retry-After header, which is a number or a date; at most ten minutes."""
     if header is None:
         return None
     try:
-        return max(0.0, float(header))
+        seconds = float(header)
     except ValueError:
         pass
+    else:
+        return min(max(0.0, seconds), _LONGEST_RETRY_AFTER) if math.isfinite(seconds) else None
     try:
         date = parsedate_to_datetime(header)
     except ValueError:
         return None
     if date.tzinfo is None:
         date = date.replace(tzinfo=UTC)
-    return max(0.0, (date - datetime.now(UTC)).total_seconds())
+    return min(max(0.0, (date - datetime.now(UTC)).total_seconds()), _LONGEST_RETRY_AFTER)
 
 
 @dataclass(eq=False, slots=True)
@@ -105,10 +110,13 @@ class ServerPool:
 
     def rest(self, server: RemoteServer, at_least: float | None = None) -> None:
         """Send nothing to a server for a while, longer after each failure in a row."""
-        delay = min(_LONGEST_DELAY_SECONDS, _FIRST_DELAY_SECONDS * 2**server.num_failures)
-        delay *= self._random.uniform(0.5, 1.0)
-        server.num_failures += 1
-        ready_at = asyncio.get_running_loop().time() + max(delay, at_least or 0.0)
+        now = asyncio.get_running_loop().time()
+        delay = _FIRST_DELAY_SECONDS * 2 ** min(server.num_failures, _MOST_DOUBLED)
+        delay = min(_LONGEST_DELAY_SECONDS, delay) * self._random.uniform(0.5, 1.0)
+        if server.ready_at <= now:
+            # Requests that ran at once fail at once: that is one failure.
+            server.num_failures += 1
+        ready_at = now + max(delay, at_least or 0.0)
         server.ready_at = max(server.ready_at, ready_at)
 
     def seconds_until_ready(self) -> float:

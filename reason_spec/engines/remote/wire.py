@@ -113,8 +113,9 @@ class Wire:
 
     async def reset_prefix_cache(self, server: RemoteServer) -> None:
         """Ask a server to empty its prefix cache; errors are ignored."""
-        with suppress(httpx2.HTTPError):
-            await self._client.post(f"{_root(server)}/reset_prefix_cache")
+        with suppress(httpx2.HTTPError, TimeoutError):
+            async with asyncio.timeout(self._settings.first_token_timeout):
+                await self._client.post(f"{_root(server)}/reset_prefix_cache")
 
     async def _ask(
         self, method: str, server: RemoteServer, url: str, body: dict[str, Any] | None = None

@@ -8,7 +8,7 @@ one ended, not at the root of the trie.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -31,6 +31,9 @@ class _Memory:
     def __init__(self, array: IntArray, used: int) -> None:
         self.array = array
         self.used = used
+
+
+_LARGEST: Final = 2**63 - 1
 
 
 class SharedArray:
@@ -86,7 +89,13 @@ class SharedArray:
             memory = self._move(len(values))
             shared = start
         if shared < stop:
-            memory.array[shared:stop] = values[shared - start :]
+            try:
+                memory.array[shared:stop] = values[shared - start :]
+            except OverflowError:
+                # No vocabulary has such a token, and the request is refused for it.
+                memory.array[shared:stop] = [
+                    min(max(value, -1), _LARGEST) for value in values[shared - start :]
+                ]
             memory.used = stop
         self._length = stop
 

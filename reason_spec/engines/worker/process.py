@@ -35,7 +35,8 @@ class Ending(NamedTuple):
 
     def describe(self) -> str:
         if self.status < 0:
-            name = signal.Signals(-self.status).name
+            known = {known.value: known.name for known in signal.Signals}
+            name = known.get(-self.status, f"signal {-self.status}")
             hint = " (the system may have run out of memory)" if self.status == -signal.SIGKILL else ""
             return f"it was ended by {name}{hint}"
         return f"it exited with status {self.status}" + (

@@ -91,7 +91,9 @@ def _num_opened(trace: Trace, opening: str, request: SolveRequest, tokenizer: To
 
 def _steps(text: str, closer: str, cutter: StepCutter, tokenizer: Tokenizer) -> Iterator[Step]:
     """Cut a whole text into steps; a step before its end is known to be over by the tokens of the end."""
-    end = tokenizer.encode(closer) if closer else sorted(tokenizer.eos_ids)[:1]
+    end: tuple[int, ...] = () if tokenizer.end_id is None else (tokenizer.end_id,)
+    if closer:
+        end = tokenizer.encode(closer)
     for token in (*tokenizer.encode(text), *end):
         if (step := cutter.feed(token, nan)) is not None:
             yield step
