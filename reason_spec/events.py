@@ -117,6 +117,8 @@ class Recorder:
     draft_failure: str | None = None
     """The error after which the target continued without the draft."""
     num_works: int = 0
+    reader_seconds: float = 0.0
+    """How long the reader of the steps did not ask for the next one, up to the last."""
     started: float = field(default_factory=time.perf_counter)
 
     def start(

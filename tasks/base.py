@@ -10,6 +10,7 @@ import math
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from string import ascii_uppercase
 from typing import Any, Final, Literal, TypeAlias, get_args
 
 from reason_spec.errors import SettingsError, unknown_name
@@ -54,6 +55,8 @@ ANSWER_FIELDS: Final = (
 )  # fmt: skip
 ID_FIELDS: Final = ("id", "unique_id", "problem_id", "question_id", "uid", "idx", "index", "problem_idx")
 _TURN_FIELDS: Final = ("turns", "messages")
+CHOICE_FIELDS: Final = ("choices", "options")
+_LETTER: Final = re.compile(r"^\(?[A-J][).:]\s*")
 LEVEL_FIELDS: Final = ("level", "difficulty", "operations")
 """``operations`` is the field of the demonstration pair's files."""
 
@@ -74,9 +77,10 @@ class Task:
     """One kind of problem file.
 
     Field names are matched case-insensitively; the first one with a value is used. The text of
-    ``context_field`` precedes the question (SVAMP's ``Body``). With a ``category_field``, each category is a
-    task of its own in results, named ``NAME/CATEGORY``; ``category_groups`` joins some. Of several turns or
-    messages the first is the question. Without a ``boxed_instruction`` the question alone is asked.
+    ``context_field`` precedes the question (SVAMP's ``Body``), and choices follow it with their letters. With
+    a ``category_field``, each category is a task of its own in results, named ``NAME/CATEGORY``;
+    ``category_groups`` joins some. Of several turns or messages the first is the question. Without a
+    ``boxed_instruction`` the question alone is asked.
     """
 
     name: str
@@ -100,6 +104,8 @@ class Task:
         """
         question = self._read_question(record)
         answer = self.read_answer(record)
+        if self.kind == "expression" and (choices := _choices(record)):
+            question = "\n".join([question, *(f"{letter}) {text}" for letter, text in choices.items())])
         if answer is None and require_answer:
             expected = ", ".join(self.answer_fields[:4])
             raise FieldError(
@@ -116,6 +122,13 @@ class Task:
         for name, value in _fields(record, self.answer_fields):
             if text := _answer_text(name, value):
                 answer = reference_answer(text)
+                if (
+                    isinstance(value, int)
+                    and self.kind == "expression"
+                    and value in range(len(_choices(record)))
+                ):
+                    # Data sets such as MMLU count the choices from 0.
+                    return list(_choices(record))[value]
                 if self.kind == "number" and parse_number(answer) is None:
                     raise FieldError(name, f"is not a number, as answers of {self.name} are", value)
                 return answer
@@ -204,6 +217,17 @@ def _answer_text(name: str, value: object) -> str:
     return str(value).strip()
 
 
+def _choices(record: Mapping[str, Any]) -> dict[str, str]:
+    """Return the texts of a multiple choice by letter; empty where a record has none."""
+    for _, value in _fields(record, CHOICE_FIELDS):
+        texts = value.get("text") if isinstance(value, dict) else value
+        if isinstance(texts, list) and 2 <= len(texts) <= len(ascii_uppercase):
+            # Some have their letter: "A)21".
+            named = [_LETTER.sub("", str(text)).strip() for text in texts]
+            return dict(zip(ascii_uppercase, named, strict=False))
+    return {}
+
+
 def _first_turn(value: object) -> object:
     """Return the text of the first turn; the value itself where there is none, to be refused."""
     first = value[0] if isinstance(value, list) and value else value
@@ -218,9 +242,10 @@ def _read_id(record: Mapping[str, Any]) -> str | None:
 
 
 def _read_level(record: Mapping[str, Any]) -> str | None:
-    for name, value in _fields(record, LEVEL_FIELDS):
-        if value is not None:
-            return _answer_text(name, value) or None
+    for _, value in _fields(record, LEVEL_FIELDS):
+        # It only sorts results, so that a line is no worse for another form of it.
+        if isinstance(value, str | int | float):
+            return str(value).strip() or None
     return None
 
 

@@ -169,3 +169,17 @@ def test_a_served_judge_or_reward_model_may_move_too_but_not_come_home() -> None
 
 def test_different_settings_have_different_hashes() -> None:
     assert load_settings(flags={"strategy.depth": 1}).hash != load_settings(flags={"strategy.depth": 2}).hash
+
+
+def test_the_environment_takes_lists_and_null(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("REASON_SPEC_SAMPLING__STOP", '["END", "Q:"]')
+    monkeypatch.setenv("REASON_SPEC_TARGET__CORES", "[0, 1]")
+    monkeypatch.setenv("REASON_SPEC_STRATEGY__DIRECTIONS", '["count", "estimate"]')
+    monkeypatch.setenv("REASON_SPEC_STRATEGY__CUES__REFLECTION", '["wait", "hmm"]')
+    monkeypatch.setenv("REASON_SPEC_THINKING__TOKEN_BUDGET", "null")
+    settings = load_settings(None, {})
+    assert settings.sampling.stop == ("END", "Q:")
+    assert settings.target.cores == (0, 1)
+    assert settings.strategy.directions == ("count", "estimate")
+    assert settings.strategy.cues.reflection == ("wait", "hmm")
+    assert settings.thinking.token_budget is None

@@ -99,6 +99,12 @@ def check_options(settings: Settings, options: TrainOptions, output: Path) -> No
                 f"--temperature {temperature:g} is given {number} times; give it once, and --samples for "
                 "several answers"
             )
+    if (
+        options.fresh
+        and options.start_from is not None
+        and output.resolve() == Path(options.start_from).resolve()
+    ):
+        raise SettingsError("--fresh would delete the draft that --start-from names; name another --output")
     if options.resume and options.fresh:
         raise SettingsError("--resume and --fresh exclude each other")
     if options.resume and not any((output / name).exists() for name in (ANSWERS, CHECKPOINT)):
@@ -115,13 +121,17 @@ def make_draft(
 
     What would end the training is looked for before the target answers, which takes the longest.
     """
+    from reason_spec.evaluation.records import lock_folder
+
     if options.seconds:
         check_training(settings.target, options)
     prepare(output, keeps_draft=bool(options.seconds) and not options.fresh)
     texts = run_interruptible(collect_texts(settings, sources, options, output, screen))
     num_answers = sum(map(len, texts.values()))
     if options.seconds:
-        train_draft(settings, texts, options, output, screen)
+        # Two trainings would replace each other's weights.
+        with lock_folder(output):
+            train_draft(settings, texts, options, output, screen)
     elif screen.as_json:
         screen.write_json({"output": str(output), "num_answers": num_answers})
     else:
@@ -321,11 +331,11 @@ def _training(
         max_tokens=max(len(text.answer) for text in trained),
         temperatures=written_at(options.temperatures),
     )
-    if options.fresh:
-        discard_training(output)
     if start is not None:
         # A checkpoint in the folder of the draft replaces these weights.
         student.load(start.folder)
+    if options.fresh:
+        discard_training(output)
     return DraftTraining(
         student, output, options.seconds, options.objective, writing, is_trained=start is not None
     )

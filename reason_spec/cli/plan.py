@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Final
 
 from reason_spec.cli.flags import Flags, takes_flags
 from reason_spec.cli.options import (
@@ -110,6 +110,14 @@ MeasureOption = Annotated[
 ]
 
 
+def _is_given(value: object) -> bool:
+    return value is not None and value is not False
+
+
+_DEFAULTS: Final = (0.0, 0.0, "100,0", 1)
+"""Of --c-token, --verify, --step-tokens and --requests."""
+
+
 @takes_flags("task", "limit", "skip_bad", "prompt", "target", "draft", "verifier", "seed", "max_tokens")
 def plan(
     flags: Flags,
@@ -120,14 +128,14 @@ def plan(
     alpha_step: AlphaStepOption = None,
     c_step: CStepOption = None,
     alpha_token: AlphaTokenOption = None,
-    c_token: CTokenOption = 0.0,
-    verify: VerifyOption = 0.0,
-    step_tokens: StepTokensOption = "100,0",
+    c_token: CTokenOption = _DEFAULTS[0],
+    verify: VerifyOption = _DEFAULTS[1],
+    step_tokens: StepTokensOption = _DEFAULTS[2],
     pass_times: PassTimesOption = None,
     depth: DepthOption = None,
     num_drafts: NumDraftsOption = None,
     budget: BudgetOption = None,
-    requests: RequestsOption = 1,
+    requests: RequestsOption = _DEFAULTS[3],
     run: RunOption = None,
     as_json: JsonOption = False,
     quiet: QuietOption = False,
@@ -149,12 +157,15 @@ def plan(
             raise SettingsError("--measure needs a draft for this target: name it with --draft")
         measure_draft(flags, draft, sources, screen, output=output, fresh=fresh, depth=depth)
         return
-    if sources or output is not None or fresh or any(flags.given.values()):
+    if sources or output is not None or fresh or any(map(_is_given, flags.given.values())):
         raise SettingsError(
             "problems, models, --output and --fresh are for --measure, which solves problems with your models"
         )
     cost = _pass_cost(pass_times)
     if run is not None:
+        plain = (alpha_step, alpha_token, depth, num_drafts, budget)
+        if any(value is not None for value in plain) or (c_token, verify, step_tokens, requests) != _DEFAULTS:
+            raise SettingsError("--run reads rates and numbers from the folder: leave out what gives them")
         plan_screens.show_run(screen, run, c_step=c_step, pass_cost=cost)
         return
     if alpha_step is None or c_step is None:

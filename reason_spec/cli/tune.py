@@ -177,7 +177,7 @@ def tune_pair(
     grid = _grid(strategies, depths, widths, thresholds, draft_tokens, verifiers)
     if not sources and not flags.given["sample"] and flags.given["generate"] is None:
         raise DataError("nothing to tune on: give a file of problems, --sample, or --generate N")
-    chosen = flags.problems(settings, sources, read_sources, _generated)
+    chosen = flags.problems(settings, sources, partial(read_sources, once=True), _generated)
     if num_problems is not None:
         chosen = replace(chosen, problems=chosen.problems[:num_problems])
     run = RunOptions(concurrency=concurrency, output=run_folder, fresh=fresh)

@@ -89,6 +89,8 @@ class AnswerHistory:
         accepted = usage.num_accepted_draft_tokens
         # After the last step only cancelled work is recorded.
         seconds = next(event.at for event in reversed(answer.events) if event.kind == "final")
+        # The reader's own work between steps says nothing about a plan.
+        seconds -= answer.reader_seconds
         speed = max(num_tokens, 1) / max(seconds, 1e-9)
         mode, constants = mode_of(plan.depth, plan.num_draft_tokens), self._constants
         corrections = [self._modes.setdefault(mode, self._new_correction(constants.correction_weight))]

@@ -71,11 +71,13 @@ def read_sources(
     sample: Path | None = None,
     limit: int | None = None,
     skip_bad: bool = False,
+    once: bool = False,
 ) -> Sources:
     """Read files and questions; ``-`` is a question on standard input.
 
     An argument is a file if there is one of that name or if it looks like a path; everything else
-    is a question. ``sample`` adds a file of problems that come with the package.
+    is a question. ``sample`` adds a file of problems that come with the package. With ``once`` a question
+    that comes again with the same answer is left out, with a notice.
 
     Raises:
         DataError: nothing was given, a file is missing, damaged or given twice, or a question is empty.
@@ -94,7 +96,7 @@ def read_sources(
                 "be given on standard input, with - in its place"
             )
     places = _with_unique_labels([_Place(str(file), get_task(task).name, stem(file)) for file in files])
-    loaded = [place.load(limit, skip_bad) for place in places]
+    loaded = [place.load(limit, skip_bad, once=once) for place in places]
     asked = tuple(Problem(_question_id(text), text, None, task) for text in dict.fromkeys(texts))
     return _sources(places, loaded, asked)
 

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -98,6 +98,10 @@ class Accepted(NamedTuple):
     nodes: list[int]
 
 
+_LEAST_TEMPERATURE: Final = 1e-300
+"""Divided by less a logit would be infinite."""
+
+
 class Candidates(NamedTuple):
     """Tokens that may be drawn: ascending ``ids``, and their ``logits`` divided by the temperature."""
 
@@ -112,9 +116,7 @@ def truncate(logits: npt.NDArray[np.floating], sampling: Sampling) -> Candidates
     whose probability, after temperature and top-k, reaches ``top_p``; ties go to lower ids.
     """
     assert not sampling.greedy
-    scaled = logits.astype(np.float64)
-    # Divided by a tiny temperature a large logit is infinite.
-    scaled = (scaled - scaled.max()) / sampling.temperature
+    scaled = logits.astype(np.float64) / max(sampling.temperature, _LEAST_TEMPERATURE)
     if 0 < sampling.top_k < len(scaled):
         threshold = np.partition(scaled, -sampling.top_k)[-sampling.top_k]
         kept = np.flatnonzero(scaled >= threshold)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import aclosing
@@ -229,9 +230,13 @@ class Strategy(ABC):
         """
         write = self._write_trimmed if request.thinking is None else self._write_limited
         async with aclosing(write(request, recorder)) as steps:
+            reader_seconds = 0.0
             async for step in steps:
+                recorder.reader_seconds += reader_seconds
                 self._commit(step, request, recorder)
+                asked = time.perf_counter()
                 yield step
+                reader_seconds = time.perf_counter() - asked
         if recorder.plan is not None and recorder.draft_failure is None:
             request.budget.record_answer(recorder, self.target.pass_times, self.draft.pass_times)
 

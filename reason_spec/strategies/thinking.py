@@ -225,10 +225,13 @@ class LimitedThinking:
         steps = [replace(last, text=text, finish="boundary", num_stop_overlap=0)]
         self._num_tokens += self._num_thinking((last,))
         self.left = self._after(steps[0])
+        opening = self._inserted(heading)
+        if len(opening.tokens) >= self.left.max_tokens:
+            return steps
         if heading:
-            steps.append(self._inserted(heading))
-            self.left = self._after(steps[1])
-        self.is_answered = self.left.max_tokens > 0
+            steps.append(opening)
+            self.left = self._after(opening)
+        self.is_answered = True
         return steps
 
     def _closing_steps(self, closing: str | None = None) -> list[Step]:

@@ -76,6 +76,11 @@ class TextSet:
                 self._first += 1
         return last
 
+    def clear(self) -> None:
+        """Forget all texts; places of before stand for nothing."""
+        self._places.clear()
+        self._first = self._length
+
     def matches(self, pattern: Sequence[int]) -> list[tuple[int, Places]]:
         """Return each length of a match with the places that follow it, the longest first.
 
@@ -189,6 +194,11 @@ class PublishedCache:
                 for source, tokens in document.segments:
                     if source == "output":
                         past.extend(NONE, tokens.tolist())
+
+    def erase(self, tenant: str) -> None:
+        """Forget a tenant's past outputs, also for its open sessions."""
+        with self._lock:
+            self._of(tenant).clear()
 
     def size(self, tenant: str) -> CacheSize:
         """Return the size of a tenant's past outputs."""

@@ -108,14 +108,12 @@ class StoredCache:
         Raises:
             DataError: a tenant could not be saved; the others are.
         """
-        # The published rule keeps outputs alone: saving them would drop the prompts of the file.
-        if not self._saves or self._store is None or isinstance(self._cache, PublishedCache):
+        if not self._saves or self._store is None:
             return
         failed: DataError | None = None
         for tenant in sorted(self._own):
-            documents = self._cache.snapshot(tenant)
             try:
-                if documents and self._store.save(tenant, documents).erased:
+                if self._is_erased_on_disk(tenant, self._store):
                     self.erase(tenant)
                     self._erased.append(tenant)
                     logger.warning("tenant %r was erased by another process; its texts are not saved", tenant)
@@ -125,6 +123,14 @@ class StoredCache:
         if failed is not None:
             raise failed
 
+    def _is_erased_on_disk(self, tenant: str, store: SuffixStore) -> bool:
+        """Save the texts of a tenant; return whether another process erased it, so that nothing was saved."""
+        if isinstance(self._cache, PublishedCache):
+            # It keeps outputs alone: saving them would drop the prompts of the file.
+            return store.was_erased(tenant)
+        documents = self._cache.snapshot(tenant)
+        return bool(documents) and store.save(tenant, documents).erased
+
     def take_erased(self) -> list[str]:
         """Return, once, the tenants that a save found erased by another process."""
         # Another thread may save meanwhile.
@@ -132,9 +138,8 @@ class StoredCache:
 
     def erase(self, tenant: str) -> None:
         """Drop the texts of a tenant; after the next load new ones can be saved again."""
-        if not isinstance(self._cache, PublishedCache):
-            self._cache.erase(tenant)
-            self._loaded.discard(tenant)
+        self._cache.erase(tenant)
+        self._loaded.discard(tenant)
 
     def _drop_excess(self) -> None:
         if isinstance(self._cache, PublishedCache):

@@ -97,6 +97,14 @@ class _Seen:
     header: FileHeader | None = None
     content_ids: frozenset[bytes] = frozenset()
 
+    def misses(self, erasures: str, lineage: str | None) -> bool:
+        """Whether the tenant may have been erased since, by what the folder and its file say now.
+
+        A process that has not seen a file of the tenant cannot know which tenant was erased.
+        """
+        own = self.header.lineage if self.header else None
+        return erasures != self.erasures and (own is None or lineage != own)
+
 
 class SuffixStore:
     """Saves and loads the documents of tenants, for one model and tokenizer.
@@ -147,15 +155,26 @@ class SuffixStore:
         with _locked(self.path), self._thread_lock:
             return self._save(tenant, documents)
 
+    def was_erased(self, tenant: str) -> bool:
+        """Whether a tenant was erased since it was loaded.
+
+        Raises:
+            DataError: the folder cannot be read.
+        """
+        with self._thread_lock:
+            stored = self._read(tenant)
+            seen = self._seen.get(tenant)
+            return seen is not None and seen.misses(
+                _read_erasures(self.path), stored.header.lineage if stored else None
+            )
+
     def _save(self, tenant: str, documents: Sequence[Document]) -> SaveReport:
         erasures = _read_erasures(self.path)
         seen = self._seen.setdefault(tenant, _Seen(erasures))
         file = self._file(tenant)
         stored = self._read(tenant, locked=True)
         lineage = stored.header.lineage if stored else None
-        seen_lineage = seen.header.lineage if seen.header else None
-        if erasures != seen.erasures and (seen_lineage is None or lineage != seen_lineage):
-            # A process that has not seen a file of the tenant cannot know which tenant was erased.
+        if seen.misses(erasures, lineage):
             return SaveReport(erased=True)
         held = content_ids(documents)
         of_others = content_ids(stored.documents) - seen.content_ids - held if stored else frozenset()

@@ -11,8 +11,9 @@ from reason_spec.chat.channel_calls import ChannelParser
 from reason_spec.chat.content_logprobs import ContentLogprobs
 from reason_spec.chat.content_stops import ContentStops
 from reason_spec.chat.service import Chat
+from tests.chat import scripted
 from tests.chat.channel_agent import FINAL, HEADER, NEXT, OSLO, THINKING, THOUGHT, agent, asks
-from tests.chat.scripted import answer_of, events_of
+from tests.chat.scripted import ADD, answer_of, chat_with, events_of
 from tests.engines.thinking_templates import GPT_OSS, TemplateTokenizer
 
 
@@ -203,3 +204,24 @@ def test_a_tag_between_two_texts_is_no_content() -> None:
     assert steps.read("\n\nYes.<|end|>No.") == []
     tokens = [b"\n\n", b"Yes", b".", b"<|end|>", b"No", b"."]
     assert steps.end("\n\nYes.<|end|>No.", *tokens) == [b"Yes", b".", b"No", b"."]
+
+
+CALL = '<tool_call>{"name": "add", "arguments": {"a": 1}}</tool_call>'
+BESIDE_CALLS = {
+    f"Let me see.\n{CALL}": "Let me see.",
+    f"First.\n\nLet me see.\n\n{CALL}": "First.\n\nLet me see.",
+    f"{CALL}\nDone now.": "\nDone now.",
+    "No call at all.": "No call at all.",
+}
+
+
+@pytest.mark.parametrize(("text", "content"), BESIDE_CALLS.items())
+async def test_content_beside_a_call_keeps_its_log_probabilities(text: str, content: str) -> None:
+    asked = scripted.asks("go", tools=[ADD], logprobs=True, policy=Policy(strategy="autoregressive"))
+    async with chat_with({"go": text}, with_draft=False) as chat:
+        answer = await answer_of(chat, asked)
+        events = await events_of(chat, asked)
+    assert answer.content == content
+    assert "".join(tokens_of(answer.logprobs) or ()) == content
+    found = [token for one in events if isinstance(one, TextDelta) for token in one.logprobs or ()]
+    assert "".join(tokens_of(found) or ()) == content

@@ -8,6 +8,7 @@ from reason_spec.accelerator.thinking import Thinking
 from reason_spec.chat.base import ChatEnd, ChatRequest, ChatSampling, Policy, TextDelta, TextRequest
 from reason_spec.engines.chat_template import Message
 from reason_spec.strategies.thinking import CLOSING
+from reason_spec.types import Constraint
 from tests.chat.scripted import ADD, answer_of, asks, chat_with, events_of, num_running
 
 THOUGHT = "Two and two.\n\nThat makes four.\n"
@@ -144,3 +145,18 @@ async def test_a_message_is_gone_on_with_where_it_stands(continued: str, thinks:
         request = ChatRequest(messages=messages, continue_final=True)
         prepared = await chat.prepare(request)
     assert prepared.thinking == (Thinking() if thinks else None)
+
+
+@pytest.mark.parametrize("room", range(1, 6))
+async def test_a_thinking_that_fills_the_context_is_kept_without_an_answer(room: int) -> None:
+    asked = asks("go", policy=Policy(strategy="autoregressive"), constraint=Constraint(choice=("4",)))
+    thought = "So it is.</think>"
+    async with chat_with({"go": f"{thought}4"}, thinking=True, with_draft=False) as chat:
+        num_prompt = (await chat.prepare(asked)).num_prompt_tokens
+        num_thought = len(chat.accelerator.target.tokenizer.encode(thought))
+    context = num_prompt + num_thought + room
+    async with chat_with({"go": f"{thought}4"}, thinking=True, with_draft=False, max_context=context) as chat:
+        answer = await answer_of(chat, asked)
+    # The gap before a constrained answer is inserted, and takes room.
+    assert answer.reasoning == "So it is."
+    assert (answer.content, answer.end.finish) in [("", "length"), ("4", "length"), ("4", "stop")]

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from reason_spec.chat.base import ToolCallDelta
 from reason_spec.chat.call_forms import QWEN3_CODER, form_of
-from reason_spec.chat.xml_calls import XmlCallParser, parser_for
+from reason_spec.chat.xml_calls import XmlCallParser, _as_json, parser_for
 
 PROPERTIES: dict[str, Any] = {
     "text": {"type": "string"},
@@ -181,3 +181,9 @@ def test_texts_come_back_as_they_were_written(values: dict[str, str], data: st.D
     pieces = [text[start:end] for start, end in zip([0, *places], [*places, len(text)], strict=True)]
     content, [(name, arguments)] = read(pieces)
     assert (content, name, json.loads(arguments)) == ("", "write", values)
+
+
+def test_a_number_that_json_has_not_is_a_text() -> None:
+    assert json.loads(_as_json("1e400", frozenset({"number"}))) == "1e400"
+    assert json.loads(_as_json("[1, 1e999]", frozenset({"array"}))) == "[1, 1e999]"
+    assert json.loads(_as_json("1e40", frozenset({"number"}))) == 1e40

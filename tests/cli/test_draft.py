@@ -268,6 +268,12 @@ def test_a_draft_to_start_from_is_checked_before_the_target_answers(
     assert not (tmp_path / "draft" / "answers").exists()
 
 
+def test_fresh_does_not_delete_the_draft_to_start_from(arguments: list[str], tmp_path: Path) -> None:
+    refused = CliRunner().invoke(app, [*arguments, "--fresh", "--start-from", str(tmp_path / "draft")])
+    said = " ".join(f"{refused.exception or ''} {refused.output}".split())
+    assert "would delete the draft that --start-from names" in said
+
+
 def test_resume_needs_something_to_continue(arguments: list[str], tmp_path: Path) -> None:
     empty = CliRunner().invoke(app, [*arguments, "--resume"])
     assert empty.exit_code != 0

@@ -114,6 +114,9 @@ def test_a_run_of_solve_can_be_explained(tmp_path: Path, monkeypatch: pytest.Mon
         (("problems.jsonl", *RATES), "are for --measure"),
         (("--target", "large", *RATES), "are for --measure"),
         (("--run", "nowhere"), "nowhere: there is no such folder"),
+        (("--run", "nowhere", "--alpha-step", "0.5"), "--run reads rates and numbers from the folder"),
+        (("--run", "nowhere", "--requests", "4"), "--run reads rates and numbers from the folder"),
+        ((*RATES, "--seed", "0"), "are for --measure"),
     ],
 )
 def test_what_is_impossible_is_refused_by_name(arguments: tuple[str, ...], message: str) -> None:

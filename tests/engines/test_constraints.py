@@ -7,6 +7,7 @@ import json
 import re
 import threading
 import time
+from typing import Any
 
 import numpy as np
 import pytest
@@ -236,3 +237,12 @@ def test_servers_are_told_the_constraint_as_it_was_given() -> None:
         {"choice": ["yes", 'a "b"\n😀', ""]},
         {"grammar": 'start: "a" /b{2,3}/'},
     ]
+
+
+@pytest.mark.parametrize(
+    "text", [{"regex": "\ud800"}, {"choice": ("\ud800", "a")}, {"grammar": 'start: "\ud800"'}]
+)
+def test_half_a_character_is_an_error_of_the_constraint(text: dict[str, Any]) -> None:
+    compiler = ConstraintCompiler(ByteVocabulary(), 257)
+    with pytest.raises(ConstraintError, match="which is no character"):
+        compiler.compile(Constraint(**text))

@@ -337,3 +337,8 @@ def test_a_worker_with_heartbeats_has_minutes_for_a_cancellation() -> None:
         reasons += ticks(pulse, 1)
     assert "no cancellation for 600 seconds" in reasons[0]
     assert 90 <= len(reasons) / 2 <= 110
+
+
+def test_a_signal_without_a_name_is_described() -> None:
+    assert Ending(-signal.SIGKILL, "").describe().startswith("it was ended by SIGKILL")
+    assert Ending(-40, "").describe() == "it was ended by signal 40"

@@ -120,3 +120,9 @@ def test_arrays_with_common_memory_hold_what_each_was_given(
         for other, others in arrays:
             same = [one == two for one, two in zip(held, others, strict=False)]
             assert array.num_shared(other) == (same.index(False) if False in same else len(same))
+
+
+def test_numbers_that_no_token_has_stay_out_of_every_vocabulary() -> None:
+    array = SharedArray([5])
+    array.extend([10**30, -(10**30), 7])
+    assert array.values.tolist() == [5, 2**63 - 1, -1, 7]

@@ -144,3 +144,12 @@ def test_an_unknown_task_is_refused(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_text('{"question": "How many?", "answer": "2"}\n')
     with pytest.raises(SettingsError, match="gsm8k"):
         read_sources([str(tmp_path / "a.jsonl")], "gsm9k")
+
+
+def test_a_problem_that_comes_again_is_left_out_where_each_counts_once(tmp_path: Path) -> None:
+    path = tmp_path / "twice.jsonl"
+    path.write_text('{"question": "1+1?", "answer": "2"}\n' * 3 + '{"question": "1+2?", "answer": "3"}\n')
+    assert len(read_sources([str(path)], "auto").problems) == 4
+    once = read_sources([str(path)], "auto", once=True)
+    assert len(once.problems) == 2
+    assert "2 repeated problems" in once.notices[0]

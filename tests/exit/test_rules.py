@@ -258,3 +258,7 @@ def test_a_context_without_room_for_a_trial_is_no_error() -> None:
         return await prober.begin(Position(Prefix((1, 2)), None, 1))
 
     assert asyncio.run(run()).answer is None
+
+
+def test_dynasor_ignores_a_trial_without_an_answer() -> None:
+    assert follow(dynasor(2), "{10}", "no answer", "{10}").found == Exit("10", 1.0)

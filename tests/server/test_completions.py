@@ -7,6 +7,7 @@ from typing import Any
 import openai
 import pytest
 
+from reason_spec.server.replies import TextOffsets
 from tests.server.serving import Serving
 
 PROMPTS = ["The answer is", "First: 12+3=15. Then"]
@@ -81,3 +82,9 @@ def test_tokens_that_there_are_not_are_refused(pair: Serving, prompt: object) ->
     with pytest.raises(openai.BadRequestError) as caught:
         go_on(pair, prompt)
     assert caught.value.param == "prompt"
+
+
+def test_the_tokens_of_one_character_have_one_place() -> None:
+    offsets = TextOffsets()
+    pieces = [*(bytes([byte]) for byte in "😀".encode()), b" a", b"b"]
+    assert [offsets.next(piece) for piece in pieces] == [0, 0, 0, 0, 1, 3]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import openai
@@ -156,3 +157,15 @@ def test_what_is_not_built_is_refused_by_name(says: Serving, more: dict[str, Any
 def test_an_unknown_model_is_not_found(says: Serving) -> None:
     with pytest.raises(openai.NotFoundError):
         says.client().responses.create(model="sayz", input="JSON?")
+
+
+def test_a_whole_response_has_texts_and_calls_in_the_order_of_the_stream(tmp_path: Path) -> None:
+    call = '<tool_call>{"name": "weather", "arguments": {"place": "Oslo"}}</tool_call>'
+    with serve(scripted(tmp_path, {"Both?": f"Before.\n{call}\nBetween.\n{call}"})) as serving:
+        client = serving.client()
+        whole = client.responses.create(model="says", input="Both?", tools=[WEATHER])
+        with client.responses.stream(model="says", input="Both?", tools=[WEATHER]) as stream:
+            streamed = stream.get_final_response()
+    kinds = [item.type for item in whole.output]
+    assert kinds == ["message", "function_call", "message", "function_call"]
+    assert kinds == [item.type for item in streamed.output]

@@ -159,3 +159,10 @@ def test_what_is_accepted_is_what_plain_decoding_writes(
         for path in drafts.paths()
     ]
     assert len(accepted.nodes) == max(agreed, default=0)
+
+
+@pytest.mark.parametrize("temperature", [1e-300, 1e-308, 1e-320])
+def test_a_tiny_temperature_draws_the_likeliest_token(temperature: float) -> None:
+    logits = np.array([-1.0, 1.0, 20.0, 3.0], dtype=np.float32)
+    for top_p in (1.0, 0.9):
+        assert choose_token(logits, Sampling(temperature, top_p=top_p), 3) == 2

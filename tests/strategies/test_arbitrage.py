@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import nan
 
 import pytest
 
@@ -92,3 +93,15 @@ def test_a_router_that_breaks_leaves_the_step_to_the_target() -> None:
     scripts = StoryScript(5), StoryScript(5, 0.5)
     outcome = solve(arbitrage(Breaks()), *scripts)
     assert outcome.tokens == solve(autoregressive, *scripts).tokens
+
+
+class Unsure(Sees):
+    """Finds no score."""
+
+    def score(self, features: StepFeatures) -> float:
+        return nan
+
+
+def test_a_step_without_a_score_is_the_targets() -> None:
+    outcome = solve(arbitrage(Unsure()), StoryScript(7), StoryScript(7))
+    assert {step.origin for step in outcome.steps} == {"target"}

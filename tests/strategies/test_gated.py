@@ -9,7 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from reason_spec.control.budget import RequestedBudget, SpeculationBudget
+from reason_spec.control.costs import Costs, PassCost
 from reason_spec.control.load_controller import LoadController
+from reason_spec.control.planner import Planner
 from reason_spec.engines.scripted import ScriptedEngine
 from reason_spec.settings import LoadControlSettings, StrategySettings
 from reason_spec.speculation.goodput import Share
@@ -20,7 +22,7 @@ from reason_spec.strategies.specreason import SpecReason
 from reason_spec.types import NoiseKey, Sampling
 from reason_spec.verifiers.exact import ExactVerifier
 from tests.strategies.scripts import StoryScript
-from tests.strategies.solving import Says, autoregressive, solve
+from tests.strategies.solving import Agrees, Says, autoregressive, solve
 
 CONFIG = StrategySettings(depth=4)
 Make = Callable[[ScriptedEngine, ScriptedEngine], Strategy]
@@ -137,3 +139,40 @@ def test_outcomes_reach_the_load_controller() -> None:
         solve(MAKES["lookahead"], StoryScript(5), StoryScript(5), budget=live)
         solve(MAKES["speculative"], StoryScript(5), StoryScript(5), budget=live)
     assert (controller.step_rate.value, controller.token_rate.value) > before
+
+
+@pytest.mark.parametrize(("depth", "num_draft_tokens"), [(0, 8), (1, 2), (6, 64)])
+def test_a_plan_stays_within_the_settings_of_the_request(depth: int, num_draft_tokens: int) -> None:
+    config = StrategySettings(depth=depth, num_draft_tokens=num_draft_tokens)
+    flat = Costs(PassCost(((1, 0.05), (64, 0.0501))), draft_token=0.001)
+    budget = SpeculationBudget(planner=Planner(flat, max_depth=4, max_draft_tokens=24))
+    outcome = solve(
+        lambda target, draft: Lookahead(config, target, draft, Agrees()),
+        StoryScript(3),
+        StoryScript(3, 0.0),
+        budget=budget,
+        target_seconds=0.05,
+        draft_seconds=0.001,
+        virtual_time=True,
+    )
+    if depth == 0:
+        # The loss class of these settings is exact.
+        assert outcome.tokens == solve(autoregressive, StoryScript(3), StoryScript(3, 0.0)).tokens
+        assert {step.origin for step in outcome.steps} == {"target"}
+    started = [
+        event for event in outcome.recorder.events if event.kind == "started" and event.lane == "draft"
+    ]
+    assert all(event.step_index <= max(depth, 4) for event in started[:1])
+
+
+@pytest.mark.parametrize("use_hint", [True, False])
+def test_draft_tokens_alone_do_not_depend_on_hints_of_steps(use_hint: bool) -> None:
+    config = StrategySettings(depth=4, use_hint=use_hint)
+
+    def make(target: ScriptedEngine, draft: ScriptedEngine) -> Strategy:
+        strategy = Lookahead(config, target, draft, ExactVerifier())
+        assert strategy.requested_budget.num_draft_tokens == config.num_draft_tokens
+        return strategy
+
+    outcome = solve(make, StoryScript(4), StoryScript(4), budget=Told([(0, 16)]))
+    assert outcome.recorder.draft_usage.num_generated_tokens > 0

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from reason_spec.engines.script import WrittenAnswers
 from reason_spec.engines.scripted import ScriptedEngine, ScriptedTokenizer
 from reason_spec.errors import SettingsError
 from reason_spec.settings import StrategySettings
@@ -21,7 +22,7 @@ from reason_spec.verifiers.cascade import CascadeVerifier
 from reason_spec.verifiers.exact import ExactVerifier
 from reason_spec.verifiers.likelihood import LikelihoodVerifier
 from tests.strategies.scripts import StoryScript
-from tests.strategies.solving import AnyBirds, Breaks, Outcome, Says, autoregressive, solve
+from tests.strategies.solving import PROMPT, AnyBirds, Breaks, Outcome, Says, autoregressive, solve
 
 Make = Callable[[ScriptedEngine, ScriptedEngine], Strategy]
 
@@ -217,3 +218,33 @@ def test_steps_of_longer_tokens_make_no_answer_too_long(budget: int) -> None:
     accepting = specreason(lambda _: Says("accept"))
     outcome = solve(accepting, script, script, draft_tokenizer=lines, max_tokens=budget)
     assert outcome.tokens == solve(autoregressive, script, script, max_tokens=budget).tokens
+
+
+class TwoEnds(ScriptedEngine):
+    """A model with a second token that ends a text, which its chats do not use."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self.tokenizer.eos_ids = frozenset({*self.tokenizer.eos_ids, -5})
+
+
+def written(text: str) -> WrittenAnswers:
+    return WrittenAnswers({PROMPT.strip(): (text,)})
+
+
+def test_a_last_step_in_other_tokens_ends_as_the_target_ends_its_chats() -> None:
+    text = "One bird.\n\nTwo birds.\n\nThe end."
+    other = ScriptedTokenizer(r"\n+|.")
+    outcome = solve(specreason(), written(text), written(text), draft_tokenizer=other, target_kind=TwoEnds)
+    assert outcome.text == text
+    assert {step.origin for step in outcome.steps} == {"draft"}
+
+
+@pytest.mark.parametrize("draft_tokenizer", [None, ScriptedTokenizer(r"\n+|.")])
+def test_a_drafted_stop_is_judged_with_its_tokens(draft_tokenizer: ScriptedTokenizer | None) -> None:
+    target = "One bird.\n\nTwo birds. And three more birds come.\n\nThe end."
+    draft = "One bird.\n\nTwo birds.Q: what\n\nThe end."
+    outcome = solve(
+        specreason(), written(target), written(draft), stops=("Q:",), draft_tokenizer=draft_tokenizer
+    )
+    assert outcome.text == target

@@ -403,3 +403,29 @@ def test_never_a_token_over_never_a_broken_tag_and_always_an_answer(
         assert outcome.text == written
         assert answer.strip()
         assert ANSWER.startswith(answer.strip())
+
+
+def test_a_step_that_was_cut_counts_as_a_step_of_the_thinking() -> None:
+    thought = " ".join(f"w{number}" for number in range(400))
+    outcome = solve(
+        with_settings(Autoregressive, step_max_tokens=64),
+        Thinks(thought=thought),
+        Thinks(thought=thought),
+        thinking=ThinkingLimit(max_steps=1),
+    )
+    assert outcome.recorder.thinking is not None
+    assert outcome.recorder.thinking.num_steps == 1
+    assert outcome.text.endswith(ANSWER)
+
+
+def test_the_header_of_an_answer_is_left_out_where_it_has_no_room() -> None:
+    heading = "<|start|>assistant<|channel|>final<|message|>"
+    for max_tokens in range(4, 30):
+        outcome = solve(
+            with_settings(Autoregressive),
+            Thinks(thought="a b.", closer=CLOSER),
+            Thinks(),
+            thinking=ThinkingLimit(max_steps=5, closing=f"{CLOSER}\n\n{heading}", heading=heading),
+            max_tokens=max_tokens,
+        )
+        assert len(outcome.tokens) <= max_tokens

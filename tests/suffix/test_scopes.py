@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
@@ -160,3 +160,19 @@ def test_tenants_beyond_the_limit_of_all_are_dropped_and_saved_ones_come_back(
     if is_saved:
         caches.save()
         assert all(knows(open_caches(limited, KEY), tenant=name) for name in names)
+
+
+@pytest.mark.parametrize("rule", ["ours", "published"])
+def test_an_erased_tenant_is_proposed_by_no_rule(rule: Literal["ours", "published"], tmp_path: Path) -> None:
+    learn(first := opened(tmp_path))
+    first.save()
+    settings = SuffixSettings(use="both", path=tmp_path, tenant="ana", rule=rule)
+    caches = open_caches(settings, KEY, saves=True)
+    open_one = caches.open_session("", "ana")
+    assert knows(caches)
+    erase(tmp_path, "ana")
+    caches.save()
+    assert caches.take_erased() == ["ana"]
+    assert not knows(caches)
+    open_one.begin([("prompt", TEXT[:60])])
+    assert open_one.propose_tokens(4).tokens == ()

@@ -255,3 +255,23 @@ def test_speed_bench_is_read_by_messages_or_turns(tmp_path: Path) -> None:
     broken = _write(tmp_path, b'{"category": "math", "turns": []}', "broken.jsonl")
     with pytest.raises(DataError, match=r"'turns'.*a list"):
         load_problems(broken, "speed_bench", require_answer=False)
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        {"question": "Which is prime?", "choices": ["4", "7"], "answer": 1},
+        {"question": "Which is prime?", "options": ["A)4", "B)7"], "answer": "B"},
+        {"question": "Which is prime?", "choices": {"text": ["4", "7"], "label": ["A", "B"]}, "answer": "B"},
+    ],
+)
+def test_choices_follow_the_question_with_their_letters(record: dict[str, object], tmp_path: Path) -> None:
+    (problem,) = load_problems(_write(tmp_path, json.dumps(record).encode() + b"\n")).problems
+    assert problem.question == "Which is prime?\nA) 4\nB) 7"
+    assert problem.answer == "B"
+
+
+def test_a_difficulty_of_another_form_spoils_no_line(tmp_path: Path) -> None:
+    line = b'{"question": "1+1?", "answer": 2, "difficulty": {"human": 3}, "level": null}\n'
+    (problem,) = load_problems(_write(tmp_path, line)).problems
+    assert problem.level is None

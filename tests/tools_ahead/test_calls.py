@@ -103,3 +103,13 @@ def test_a_message_that_is_no_mapping_is_refused_with_what_it_is(message: Any) -
 )
 def test_only_tools_that_read_may_run_ahead(annotations: Mapping[str, bool] | None, may: bool) -> None:
     assert annotated_tools([{"name": "a", "annotations": annotations}]) == ({"a"} if may else set())
+
+
+def test_results_belong_to_the_calls_that_they_name() -> None:
+    both = call("a", x=1)
+    both["tool_calls"] += call("b", y=2)["tool_calls"]
+    both["tool_calls"] = [{**one, "id": str(place)} for place, one in enumerate(both["tool_calls"])]
+    results = [{**result("of b"), "tool_call_id": "1"}, {**result("of a"), "tool_call_id": "0"}]
+    events = list(events_of(read_messages([both, *results])))
+    found = [(event.call.name, event.text) for event in events if isinstance(event, Returned)]
+    assert found == [("b", '"of b"'), ("a", '"of a"')]

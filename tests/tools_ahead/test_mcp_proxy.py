@@ -369,3 +369,29 @@ async def test_sigterm_ends_a_server_that_ignores_it_before_a_client_would_kill_
         await process.wait()
     assert input_ends or process.returncode == 128 + signal.SIGTERM
     await until_ended(server_pid)
+
+
+DIES_IN_A_LINE = """
+import os, sys
+sys.stdin.readline(); sys.stdin.readline()
+sys.stdout.write('{"jsonrpc": "2.0", "id": 1, "result": {"content": [')
+sys.stdout.flush()
+os._exit(9)
+"""
+
+
+async def test_a_server_that_dies_within_a_line_leaves_no_request_unanswered(shop_model: CallModel) -> None:
+    proxy, out, client = (
+        McpProxy([sys.executable, "-c", DIES_IN_A_LINE], shop_model),
+        [],
+        asyncio.StreamReader(),
+    )
+    for number in (1, 2):
+        asked_for = {"id": number, "method": "tools/call", "params": {"name": "a", "arguments": {}}}
+        client.feed_data(json.dumps({"jsonrpc": "2.0", **asked_for}).encode() + b"\n")
+    running = asyncio.create_task(proxy.run(client, out.append))
+    await until(lambda: b"".join(out).count(b"exit status 9") == 2)
+    client.feed_eof()
+    await running
+    _begun, *answers = b"".join(out).splitlines()
+    assert {json.loads(answer)["id"] for answer in answers} == {1, 2}

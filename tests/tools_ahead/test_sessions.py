@@ -7,6 +7,7 @@ import json
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
+from contextvars import ContextVar
 from typing import Any
 
 import pytest
@@ -394,3 +395,28 @@ def test_a_rule_for_an_unknown_tool_is_refused_with_a_guess(shop: Shop) -> None:
 def test_messages_of_another_form_are_refused(tools: SpeculativeTools) -> None:
     with tools.session() as session, pytest.raises(ValueError, match="role"):
         session.follow([{"content": "x"}])
+
+
+USER: ContextVar[str] = ContextVar("user", default="nobody")
+
+
+async def async_inbox(folder: str) -> str:
+    return f"{folder} of {USER.get()}"
+
+
+def inbox(folder: str) -> str:
+    return f"{folder} of {USER.get()}"
+
+
+@pytest.mark.parametrize("tool", [inbox, async_inbox])
+async def test_a_tool_runs_ahead_in_the_context_of_its_conversation(
+    tool: Callable[..., Any], shop_model: CallModel
+) -> None:
+    limits = AheadLimits(threshold=0.0)
+    with SpeculativeTools({"inbox": tool}, read_only=["inbox"], model=shop_model, limits=limits) as tools:
+        USER.set("ann")
+        session = tools.session("ann")
+        session.expect("inbox", {"folder": "new"})
+        session.settle()
+        assert await session.acall("inbox", {"folder": "new"}) == "new of ann"
+        assert session.close().num_used == 1

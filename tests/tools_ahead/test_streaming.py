@@ -34,3 +34,9 @@ def test_a_number_is_complete_only_when_something_follows() -> None:
     assert complete_arguments('{"n": 12') == {}
     assert complete_arguments('{"n": 12,') == {"n": "12"}
     assert complete_arguments("no object") == {}
+
+
+def test_arguments_that_are_nested_without_end_are_incomplete() -> None:
+    assert complete_arguments('{"a": 1, "b": ' + "[" * 100_000) == {"a": "1"}
+    deep = "[" * 5_000 + "]" * 5_000
+    assert complete_arguments('{"a": 1, "b": ' + deep + "}") == {"a": "1"}

@@ -15,6 +15,7 @@ from reason_spec.evaluation.outcome import Outcome
 from reason_spec.evaluation.paired import PairedMetrics
 from reason_spec.evaluation.records import writing
 from reason_spec.lab.pages.runs import Run
+from reason_spec.tasks.numerals import parse_number
 
 NONE = "–"
 Record: TypeAlias = Mapping[str, Any]
@@ -163,7 +164,8 @@ def write_csv(runs: Sequence[Run], folder: Path) -> tuple[Path, ...]:
 def _escaped(value: Any) -> Any:
     """Keep a spreadsheet from reading a model's text as a formula."""
     formula = isinstance(value, str) and value.startswith(("=", "+", "-", "@", "\t", "\r"))
-    return f"'{value}" if formula else value
+    is_number = formula and value[0] in "+-" and parse_number(value) is not None
+    return f"'{value}" if formula and not is_number else value
 
 
 def _flat(record: Any, prefix: str = "") -> dict[str, Any]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import product
-from typing import Any
+from typing import Any, Final
 
 from reason_spec.accelerator import Accelerator, Generator
 from reason_spec.accelerator.engine_drafter import engine_drafter
@@ -30,9 +30,12 @@ THRESHOLDS = (0.95, 0.9, 0.7)
 ROUTER_THRESHOLDS = (None, 0.05, 0.2)
 """Thresholds for `arbitrage`; None is the router's own."""
 _LOOKAHEAD_VERIFIERS = ("exact", "semantic")
-_NOT_TRIED = (BASELINE, "oracle", "atts", "ssr")
-"""The target alone is the baseline; the oracle costs more than it saves; verdicts of ``atts`` depend on the
-answers before; directions of ``ssr`` suit some models and tasks."""
+_NOT_TRIED: Final = {
+    BASELINE: "the target alone is the baseline",
+    "oracle": "it costs more than it saves",
+    "atts": "its verdicts depend on the answers before",
+    "ssr": "its directions suit some models and tasks",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +105,8 @@ def make_search_space(accelerator: Accelerator, grid: Grid) -> SearchSpace:
     left_out: dict[str, str] = {}
     for strategy in grid.strategies or strategy_names():
         if strategy in _NOT_TRIED:
+            if strategy in grid.strategies and strategy != BASELINE:
+                raise SettingsError(f"strategy {strategy} is not tuned: {_NOT_TRIED[strategy]}")
             continue
         try:
             for entry in _entries(strategy, base, accelerator.generator, grid):

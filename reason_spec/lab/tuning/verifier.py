@@ -288,7 +288,8 @@ def read_problems(
         DataError: as `read_sources` does.
     """
     if arguments or sample or settings.target.model != "embedded":
-        return read_sources(arguments, task, sample=sample, limit=limit, skip_bad=skip_bad)
+        # A bound on the loss counts problems as independent.
+        return read_sources(arguments, task, sample=sample, limit=limit, skip_bad=skip_bad, once=True)
     return generated_problems(test, limit, settings.sampling.seed)
 
 

@@ -21,7 +21,7 @@ from reason_spec.lab.pages import data
 from reason_spec.lab.pages.data import page_data
 from reason_spec.lab.pages.page import render_page
 from reason_spec.lab.pages.runs import chosen_evenly, read_runs
-from reason_spec.lab.pages.tables import write_csv
+from reason_spec.lab.pages.tables import _escaped, write_csv
 from tests.evaluation.runs import write_run
 
 HOSTILE = "</script><script>document.title='taken'</script><img src=x onerror=alert(1)> <!-- \u2028 & =1+1"
@@ -244,6 +244,12 @@ def test_a_table_never_hands_a_spreadsheet_a_formula(finished: Path, tmp_path: P
     spoiled = tuple(replace(item, prediction="=1+1") for item in run.outcomes)
     write_csv([replace(run, outcomes=spoiled)], tmp_path)
     assert {row["prediction"] for row in read_csv(tmp_path / "answers.csv")} == {"'=1+1"}
+
+
+@pytest.mark.parametrize("text", ["-5", "+3", "-\\frac{1}{2}", "-1,200"])
+def test_a_negative_number_is_no_formula(text: str) -> None:
+    assert _escaped(text) == text
+    assert _escaped(f"{text}+cmd()") == f"'{text}+cmd()"
 
 
 def test_a_named_problem_is_shown_and_an_unknown_one_refused(finished: Path) -> None:

@@ -321,6 +321,11 @@ def test_a_strategy_is_varied_in_what_it_uses_alone(embedded: Accelerator) -> No
     }  # fmt: skip
 
 
+def test_a_named_strategy_that_is_not_tuned_is_refused_with_the_reason(embedded: Accelerator) -> None:
+    with pytest.raises(SettingsError, match="ssr is not tuned: its directions"):
+        make_search_space(embedded, Grid(strategies=("speculative", "ssr")))
+
+
 def test_only_what_writes_the_targets_own_tokens_is_exact(embedded: Accelerator) -> None:
     space = make_search_space(embedded, Grid())
     exact = {entry.candidate.name.split(" depth")[0].split(" planned")[0] for entry in space.by_key.values()
