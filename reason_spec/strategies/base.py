@@ -28,8 +28,9 @@ from reason_spec.verifiers.base import AUTO, VerificationContext, Verifier
 class SolveRequest:
     """One answer to write: the prompt in the tokens of each model, and the limits.
 
-    ``text_before`` is the answer so far, in ``num_steps_before`` steps: the prompts end
-    with it, and ``begins_in`` is what it ends within. ``after`` makes such a request.
+    ``text_before`` is the answer so far, in ``num_steps_before`` steps, of which ``num_inserted_before``
+    were inserted: the prompts end with it, and ``begins_in`` is what it ends within. ``after`` makes such a
+    request.
     ``suffix_session`` connects it to the suffix cache, None without one;
     ``cache_key`` names tenant and scope, which must not influence others. Answers of one tenant with the
     same ``siblings`` draft for each other, none if it is empty.
@@ -53,6 +54,7 @@ class SolveRequest:
     stop_ids: frozenset[int] = frozenset()
     text_before: str = ""
     num_steps_before: int = 0
+    num_inserted_before: int = 0
     begins_in: OpenBlocks = NOTHING_OPEN
     suffix_session: SuffixCacheSession | None = None
     cache_key: tuple[str, str] = ("", "")
@@ -74,6 +76,11 @@ class SolveRequest:
     def draft_text(self) -> int | None:
         """The number of the answer's text in the draft's engine."""
         return None if self.suffix_session is None else self.suffix_session.draft_text
+
+    @property
+    def num_written_before(self) -> int:
+        """Steps before that a model wrote."""
+        return self.num_steps_before - self.num_inserted_before
 
     @property
     def context(self) -> VerificationContext:
@@ -100,6 +107,7 @@ class SolveRequest:
                 max_tokens=request.max_tokens - len(tokens),
                 text_before=request.text_before + step.text,
                 num_steps_before=request.num_steps_before + 1,
+                num_inserted_before=request.num_inserted_before + (step.origin == "inserted"),
                 begins_in=open_blocks_after(step, request.boundary, request.begins_in),
                 chars_before=request.chars_before + len(step.text),
             )

@@ -47,6 +47,8 @@ class Draft:
     """None where the suffix cache proposed the step."""
     step_prefix: tuple[int, ...] = ()
     """Tokens of the step before this generation: those of an earlier draft, the last one corrected."""
+    prefix_works: tuple[TrackedGeneration, ...] = ()
+    """The generations that wrote them."""
     state: DraftState = DraftState.WRITING
     step: Step | None = None
     verdict: Verdict | None = None

@@ -9,7 +9,7 @@ from typing import ClassVar, TypeAlias
 
 from reason_spec.control.answer_model import StepForm
 from reason_spec.errors import EngineError, SettingsError
-from reason_spec.strategies.answer_work import AnswerWork
+from reason_spec.strategies.answer_work import AnswerWork, TrackedGeneration
 from reason_spec.strategies.base import check_judges_alone
 from reason_spec.strategies.branch import Branch, Draft, DraftState
 from reason_spec.strategies.draft_ahead import can_share_tokens
@@ -60,7 +60,8 @@ class SpecReasonLoop(StepLoop):
         if self._reads_prompt and branch is self._tree.root and branch.previous is None:
             self._answer.spawn(self._read_prompt())
         # Draft and judge: take the first accepted draft.
-        is_drafted = branch.step_index >= self._first_by_target and await self._tree.may_draft(branch)
+        is_first = branch.request.num_written_before < self._first_by_target
+        is_drafted = not is_first and await self._tree.may_draft(branch)
         if is_drafted and await self._draft_and_judge(branch):
             self._tree.decide(branch)
             return
@@ -92,11 +93,13 @@ class SpecReasonLoop(StepLoop):
                 return True
             if draft.state is DraftState.REJECTED:
                 self._tree.drop_after(draft)
-            step_prefix = await self._correct(branch, draft)
-            if step_prefix is None:
+            corrected = await self._correct(branch, draft)
+            if corrected is None:
                 return False
+            step_prefix, works = corrected
             self._tree.drop_after(draft)
             draft = self._begin_draft(branch, self._sampling, step_prefix)
+            draft.prefix_works = works
         return False
 
     async def _judge(self, branch: Branch, draft: Draft) -> None:
@@ -111,8 +114,13 @@ class SpecReasonLoop(StepLoop):
         judging = self._compare(branch.request.context, draft.step, own)
         await self._take_verdict(branch, draft, judging, DraftState.REJECTED)
 
-    async def _correct(self, branch: Branch, draft: Draft) -> tuple[int, ...] | None:
-        """Return the valid tokens of a draft and the target's next one; None if no correction is possible."""
+    async def _correct(
+        self, branch: Branch, draft: Draft
+    ) -> tuple[tuple[int, ...], tuple[TrackedGeneration, ...]] | None:
+        """Return the valid tokens of a draft with the target's next one, and the generations that wrote them.
+
+        None if no correction is possible.
+        """
         assert draft.step is not None
         assert draft.verdict is not None
         num_corrections = sum(bool(other.step_prefix) for other in branch.drafts)
@@ -120,6 +128,7 @@ class SpecReasonLoop(StepLoop):
         if num_valid is None or num_corrections >= self._max_corrections:
             return None
         valid = draft.step.tokens[:num_valid]
+        works = [*draft.prefix_works, *([] if draft.work is None else [draft.work])]
         request = self._requests.request("target", branch, self._sampling, valid)
         corrected = draft.verdict.replacement if self._sampling.greedy else None
         if corrected is None:
@@ -132,12 +141,17 @@ class SpecReasonLoop(StepLoop):
             if step is None or not step.tokens:
                 return None
             corrected = step.tokens[0]
+            works.append(work)
         step_prefix = (*valid, corrected)
         room = min(self._answer.settings.step_max_tokens, branch.request.max_tokens) - len(step_prefix)
         is_over = room < 1 or self._requests.ends_step(request, corrected)
         # The text of what follows would begin within a character.
         is_over = is_over or ends_within_character(step_prefix, self._answer.target.tokenizer)
-        return None if is_over else step_prefix
+        if is_over:
+            return None
+        if draft.work is not None:
+            draft.work.num_used_tokens = max(0, num_valid - len(draft.step_prefix))
+        return step_prefix, tuple(works)
 
     def _is_settled(self, branch: Branch) -> bool:
         return self._options.is_exact or not branch.drafts_in(DraftState.UNDECIDED)

@@ -58,7 +58,7 @@ class SpeculativeThinking(RoutedStrategy):
                     return
             yield reminder
             left = left.after((reminder,), self.target, self.draft)
-            num_turns, first_by_target = 0, left.num_steps_before + 1
+            num_turns, first_by_target = 0, left.num_written_before + 1
 
     def _loop(
         self, cues: Cues, request: SolveRequest, recorder: Recorder, first_by_target: int

@@ -64,7 +64,9 @@ class StepLoop(ABC):
             root = self._tree.open_root()
             while True:
                 step = await self._answer.wait_for(root.decision)
-                for work in (root.target, None if root.chosen is None else root.chosen.work):
+                chosen = root.chosen
+                drafted = () if chosen is None else (*chosen.prefix_works, chosen.work)
+                for work in (root.target, *drafted):
                     if work is not None:
                         work.kept = True
                 yield step

@@ -16,7 +16,7 @@ from reason_spec.settings import StrategySettings
 from reason_spec.strategies.base import Strategy
 from reason_spec.strategies.lookahead import Lookahead
 from reason_spec.strategies.specreason import Hybrid, SpecReason
-from reason_spec.types import Step, Verdict
+from reason_spec.types import NoiseKey, Sampling, Step, Verdict
 from reason_spec.verifiers.base import VerificationContext, Verifier
 from reason_spec.verifiers.cascade import CascadeVerifier
 from reason_spec.verifiers.exact import ExactVerifier
@@ -248,3 +248,50 @@ def test_a_drafted_stop_is_judged_with_its_tokens(draft_tokenizer: ScriptedToken
         specreason(), written(target), written(draft), stops=("Q:",), draft_tokenizer=draft_tokenizer
     )
     assert outcome.text == target
+
+
+class Corrects(Verifier):
+    """Has the first token of a step replaced where it is the wrong one."""
+
+    name, loss_class = "corrects", "routed"
+    judges_draft_only, compares = True, True
+
+    def __init__(self, wrong: str, right: str) -> None:
+        super().__init__()
+        self.wrong, self.right = wrong, ScriptedTokenizer().encode(right)[0]
+
+    async def _judge(self, context: VerificationContext, drafted: Step, target: Step | None) -> Verdict:
+        if drafted.text.startswith(self.wrong):
+            return Verdict("reject", num_valid_tokens=0, replacement=self.right)
+        return Verdict("accept")
+
+
+class StepsOf:
+    """Writes six steps; a step that has begun with another word goes on alike."""
+
+    def __init__(self, first: str) -> None:
+        self.first = first
+
+    def __call__(self, text: str, sampling: Sampling) -> str:
+        written = text.partition(PROMPT)[2]
+        begun = written.rpartition("\n\n")[2]
+        steps = [f"{self.first} step {number} it is.\n\n" for number in range(written.count("\n\n"), 5)]
+        whole = "".join([*steps, f"{self.first} end it is."])
+        if begun:
+            whole = begun.split()[0] + whole[len(self.first) :]
+        return whole[len(begun) :]
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.7])
+def test_tokens_of_a_corrected_draft_are_no_discarded_work(temperature: float) -> None:
+    def make(target: ScriptedEngine, draft: ScriptedEngine) -> Strategy:
+        return Hybrid(StrategySettings(depth=1, max_corrections=1), target, draft, Corrects("Bad", "Good"))
+
+    sampling = Sampling(temperature, noise=NoiseKey(1, 0))
+    outcome = solve(make, StepsOf("Good"), StepsOf("Bad"), sampling=sampling)
+    assert outcome.text.count("Good") == 6
+    usage = outcome.recorder.draft_usage
+    of_draft = usage.num_generated_tokens - usage.num_discarded_tokens
+    # One token of each step is the target's.
+    assert of_draft == len(outcome.tokens) - 6
+    assert outcome.recorder.target_usage.num_discarded_tokens == 0

@@ -429,3 +429,16 @@ def test_the_header_of_an_answer_is_left_out_where_it_has_no_room() -> None:
             max_tokens=max_tokens,
         )
         assert len(outcome.tokens) <= max_tokens
+
+
+@pytest.mark.parametrize("opening", ["", "<think>\n"])
+def test_an_inserted_tag_is_none_of_the_first_steps_of_the_target(opening: str) -> None:
+    script = Thinks(opening=opening)
+    outcome = solve(
+        with_settings(SpecReason, LikelihoodVerifier, first_by_target=1),
+        script,
+        script,
+        thinking=ThinkingLimit(max_steps=9, opening=opening),
+    )
+    written = [step.origin for step in outcome.steps if step.origin != "inserted"]
+    assert written[:2] == ["target", "draft"]
