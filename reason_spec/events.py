@@ -84,12 +84,14 @@ class Recorder:
     ``target_usage`` and ``draft_usage`` hold all work, rejected branches included; they are complete once the
     strategy's generator has ended. ``plan`` is the planner's choice, None without a planner. ``verdicts``
     holds the deciding verdicts, ``cache_verdicts`` those on steps of the suffix cache, which was asked for
-    a step ``num_cache_asked`` times. ``num_late_drafts`` counts drafts that were cancelled without a verdict
-    because the target had finished the step first; ``num_held_drafts`` those of them that ``depth`` delayed
-    until the target was already writing the step. ``num_held_back`` counts drafted steps without a position
-    after them because the limit of open positions was reached. ``first_target_usage`` is the work of the
-    target's first request, which read the prompt. ``on_text`` receives text that no longer changes, before
-    its step is final, if the strategy knows such text. ``thinking`` is the outcome of a limited thinking,
+    a step ``num_cache_asked`` times. ``num_late_drafts`` counts drafts that were cancelled without a
+    verdict because the target had finished the step first. ``num_drafted_positions`` had drafts that were
+    judged or came too late, except for those that ``depth`` delayed until the target was already writing
+    the step; at ``num_filled_positions`` of them a draft became the step. ``num_held_back`` counts drafted
+    steps without a position after them because the limit of open positions was reached.
+    ``first_target_usage`` is the work of the target's first request, which read the prompt. ``on_text``
+    receives text that no longer changes, before its step is final, if the strategy knows such text.
+    ``thinking`` is the outcome of a limited thinking,
     None without a limit.
     """
 
@@ -101,7 +103,8 @@ class Recorder:
     cache_verdicts: list[Verdict] = field(default_factory=list)
     num_cache_asked: int = 0
     num_late_drafts: int = 0
-    num_held_drafts: int = 0
+    num_drafted_positions: int = 0
+    num_filled_positions: int = 0
     num_held_back: int = 0
     target_usage: Usage = field(default_factory=Usage)
     draft_usage: Usage = field(default_factory=Usage)
@@ -170,6 +173,11 @@ class Recorder:
             origin=step.origin,
         )
         self.steps.append(step)
+
+    def add_position(self, *, filled: bool) -> None:
+        """Count a position with drafts, and whether one of them became its step."""
+        self.num_drafted_positions += 1
+        self.num_filled_positions += filled
 
     def add_work(self, lane: Literal["draft", "target"], usage: Usage, *, kept: bool) -> None:
         """Count the work of a generation; unless it is ``kept``, its tokens count as discarded."""

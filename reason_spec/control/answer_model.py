@@ -99,9 +99,9 @@ class AnswerHistory:
             corrections.append(self._depths.setdefault(plan.depth, of_depth))
         for correction in corrections:
             correction.add(speed, predicted, 1.0, now=correction.at + 1.0)
-        # A draft that comes too late ends a run of steps as a rejected one does. Drafts that waited because
-        # of the depth are left out: the formula has that wait.
-        self.step_rate.add(answer.num_accepted_steps, answer.num_proposed_steps - answer.num_held_drafts)
+        # A draft that comes too late ends a run of steps as a rejected one does. Those that waited because of
+        # the depth are left out: the formula has that wait.
+        self.step_rate.add(answer.num_filled_positions, answer.num_drafted_positions)
         if plan.num_draft_tokens > 0:
             # Else they are not the draft model's.
             self.token_rate.add(accepted, accepted + usage.num_rejections)

@@ -113,11 +113,11 @@ class SpeculationBudget:
         if self._planner is not None and self.follows_plan:
             self._planner.learn(answer, target, draft)
 
-    def record_verdict(self, accepted: bool) -> None:
-        """Take the verdict about a drafted step."""
-        self._steps.add(accepted)
+    def record_position(self, *, filled: bool) -> None:
+        """Take whether a draft became the step of a position that had one."""
+        self._steps.add(filled)
         if self._load is not None:
-            self._load.step_rate.add(accepted)
+            self._load.step_rate.add(filled)
 
     def record_draft_tokens(self, num_accepted: int, *, rejected: bool) -> None:
         """Take accepted draft tokens of a pass, and whether the next one was rejected."""

@@ -68,6 +68,8 @@ class Branch:
     """Positions between it and the first one that is not final; the priority of its requests."""
     held_back: bool
     """Whether it was opened too far ahead for the draft to begin at once."""
+    is_late: bool = False
+    """Whether a draft was not ready when the target had finished the step."""
     state: BranchState = BranchState.OPEN
     drafts: list[Draft] = field(default_factory=list)
     target: TrackedGeneration | None = None

@@ -69,8 +69,8 @@ class LookaheadLoop(StepLoop):
         for draft in branch.drafts_in(DraftState.WRITING):
             self._tree.cancel_draft(draft)
             draft.state = DraftState.LOST
+            branch.is_late = True
             self._recorder.num_late_drafts += 1
-            self._recorder.num_held_drafts += branch.held_back
 
 
 class Lookahead(GatedStrategy):

@@ -71,7 +71,7 @@ class SpecReasonLoop(StepLoop):
             return
         drafts = branch.drafts_in(DraftState.UNDECIDED)
         await asyncio.gather(*(self._verify(branch, draft, own) for draft in drafts))
-        self._tree.decide(branch)
+        self._tree.decide(branch, saved=False)
 
     async def _draft_and_judge(self, branch: Branch) -> bool:
         """Try ``width`` drafts in parallel; False if none is accepted."""

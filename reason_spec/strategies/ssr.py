@@ -161,7 +161,6 @@ class _Path:
         recorder.add_work("draft", own.draft_usage if kept else _lost(own.draft_usage), kept=True)
         recorder.verdicts += own.verdicts
         recorder.num_late_drafts += own.num_late_drafts
-        recorder.num_held_drafts += own.num_held_drafts
         recorder.num_held_back += own.num_held_back
         recorder.draft_failure = recorder.draft_failure or own.draft_failure
 

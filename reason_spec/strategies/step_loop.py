@@ -204,8 +204,6 @@ class StepLoop(ABC):
         states = {"accept": DraftState.ACCEPTED, "reject": DraftState.REJECTED, "unknown": unknown}
         draft.state = states[verdict.decision]
         is_open = draft.state is DraftState.UNDECIDED
-        if not is_open:
-            self._answer.request.budget.record_verdict(verdict.accepted)
         self._recorder.emit(
             "checked" if is_open else "verified",
             "verifier",

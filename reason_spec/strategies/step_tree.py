@@ -100,9 +100,18 @@ class StepTree:
             # It is opened once the step is accepted.
             self._answer.recorder.num_held_back += 1
 
-    def decide(self, branch: Branch) -> None:
-        """Take the accepted draft, else the target's step; cancel the other drafts and what assumes them."""
+    def decide(self, branch: Branch, *, saved: bool = True) -> None:
+        """Take the accepted draft, else the target's step; cancel the other drafts and what assumes them.
+
+        Args:
+            saved: an accepted draft has saved something; False where the target wrote the step itself.
+        """
         branch.chosen = next(iter(branch.drafts_in(DraftState.ACCEPTED)), None)
+        is_judged = any(draft.verdict is not None for draft in branch.drafts)
+        if is_judged or (branch.is_late and not branch.held_back):
+            self._answer.recorder.add_position(filled=saved and branch.chosen is not None)
+        if is_judged:
+            self._answer.request.budget.record_position(filled=saved and branch.chosen is not None)
         for draft in branch.drafts:
             if draft is not branch.chosen:
                 self.cancel_draft(draft)

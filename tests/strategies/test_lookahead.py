@@ -151,10 +151,10 @@ def test_a_draft_that_is_slower_than_the_target_is_counted_as_late() -> None:
     assert not recorder.verdicts
     assert recorder.alpha_step is None
     assert recorder.num_late_drafts == recorder.num_proposed_steps == len(steps)
-    assert recorder.num_held_drafts == 0
+    assert (recorder.num_filled_positions, recorder.num_drafted_positions) == (0, len(steps))
 
 
-def test_a_late_draft_that_the_depth_had_held_back_is_told_apart() -> None:
+def test_a_late_draft_that_the_depth_had_held_back_says_nothing_about_the_rate() -> None:
     """At depth 1 every second step is drafted only when the target has written most of it."""
 
     class Ponders(AnyBirds):
@@ -165,7 +165,21 @@ def test_a_late_draft_that_the_depth_had_held_back_is_told_apart() -> None:
     alike = StoryScript(3, num_steps=12), StoryScript(3, num_steps=12)
     ponders = lookahead(depth=1, verifier=Ponders(), use_hint=False)
     found = solve(ponders, *alike, target_seconds=0.01, draft_seconds=0.009, virtual_time=True)
-    assert found.recorder.num_late_drafts == found.recorder.num_held_drafts > 2
+    recorder = found.recorder
+    assert recorder.num_late_drafts > 2
+    assert recorder.num_filled_positions == recorder.num_drafted_positions == len(recorder.verdicts)
+
+
+@pytest.mark.parametrize("width", [1, 4])
+def test_a_position_with_several_drafts_counts_once(width: int) -> None:
+    scripts = StoryScript(3, num_steps=12), StoryScript(3, 0.5, num_steps=12)
+    recorder = solve(
+        lookahead(depth=2, width=width), *scripts, target_seconds=0.01, virtual_time=True
+    ).recorder
+    judged = {(event.step_index, event.branch) for event in recorder.events if event.kind == "verified"}
+    assert 0 < recorder.num_drafted_positions <= len(judged)
+    assert recorder.num_filled_positions >= sum(step.origin == "draft" for step in recorder.steps)
+    assert (len(recorder.verdicts) > len(judged)) == (width > 1)
 
 
 def test_drafts_in_time_and_drafts_of_branches_that_lost_are_not_late() -> None:

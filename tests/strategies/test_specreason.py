@@ -295,3 +295,5 @@ def test_tokens_of_a_corrected_draft_are_no_discarded_work(temperature: float) -
     # One token of each step is the target's.
     assert of_draft == len(outcome.tokens) - 6
     assert outcome.recorder.target_usage.num_discarded_tokens == 0
+    # The planner counts positions, not attempts.
+    assert (outcome.recorder.num_filled_positions, outcome.recorder.num_drafted_positions) == (6, 6)
