@@ -29,6 +29,19 @@ class RowSpec(NamedTuple):
     own: Mapping[str, Any] = {}
 
 
+def _relaxed(rule: str, threshold: float, **more: int) -> dict[str, Any]:
+    """Return settings of relaxed acceptance."""
+    own = {"strategy.acceptance": rule, "strategy.acceptance_threshold": threshold}
+    return own | {f"strategy.acceptance_{name}": value for name, value in more.items()}
+
+
+_RELAXED: Final = (
+    "head:lenient",
+    "head:lenient:0.05",
+    "head:cascade",
+    "head:cascade:0.8",
+    "head:cascade:0.95",
+)
 _FIXED: Final = {"strategy.planner": False, "strategy.depth": 2}
 _ALONE: Final = {"strategy.token_drafter": "none"}
 _EXACT, _SEMANTIC = {"verifier.name": "exact"}, {"verifier.name": "semantic"}
@@ -61,7 +74,10 @@ ROWS: Final[Mapping[str, tuple[RowSpec, ...]]] = {
         RowSpec("head:sequoia", "head", "self_speculative", {**_ALONE, "strategy.draft_tree": "sequoia"}),
         RowSpec("head:threshold", "head", "self_speculative", {**_ALONE, "strategy.refusal_threshold": 0.3}),
         RowSpec("head:lenient", "head", "self_speculative", {"strategy.acceptance": "lenient"}),
+        RowSpec("head:lenient:0.05", "head", "self_speculative", _relaxed("lenient", 0.05, window=2)),
         RowSpec("head:cascade", "head", "self_speculative", {"strategy.acceptance": "cascade"}),
+        RowSpec("head:cascade:0.8", "head", "self_speculative", _relaxed("cascade", 0.8)),
+        RowSpec("head:cascade:0.95", "head", "self_speculative", _relaxed("cascade", 0.95)),
         RowSpec("both:exact:head", "headed", "lookahead", _EXACT),
         RowSpec("both:semantic:head", "headed", "lookahead", _SEMANTIC),
         RowSpec("hybrid:head", "headed", "hybrid"),
@@ -88,8 +104,7 @@ LOSSY: Final = (
     "both:semantic:head",
     "hybrid:head",
     "hybrid:head:fixed",
-    "head:lenient",
-    "head:cascade",
+    *_RELAXED,
 )
 TRANSFORMERS: Final = ("transformers", "transformers:assistant_model", "transformers:prompt_lookup")
 NAMED_ONLY: Final = (
@@ -101,8 +116,7 @@ NAMED_ONLY: Final = (
     "head:eagle2",
     "head:sequoia",
     "head:threshold",
-    "head:lenient",
-    "head:cascade",
+    *_RELAXED,
     "both:exact:head",
     "both:semantic:head",
     "hybrid:head",
