@@ -381,11 +381,9 @@ os._exit(9)
 
 
 async def test_a_server_that_dies_within_a_line_leaves_no_request_unanswered(shop_model: CallModel) -> None:
-    proxy, out, client = (
-        McpProxy([sys.executable, "-c", DIES_IN_A_LINE], shop_model),
-        [],
-        asyncio.StreamReader(),
-    )
+    proxy = McpProxy([sys.executable, "-c", DIES_IN_A_LINE], shop_model)
+    out: list[bytes] = []
+    client = asyncio.StreamReader()
     for number in (1, 2):
         asked_for = {"id": number, "method": "tools/call", "params": {"name": "a", "arguments": {}}}
         client.feed_data(json.dumps({"jsonrpc": "2.0", **asked_for}).encode() + b"\n")
