@@ -71,12 +71,12 @@ measure real_planned "$PY" real $DRAFT --problems 24 $GSM8K --temperatures 0 --r
 ACCURACY="--problems 2 --problems-file $DATA/svamp.jsonl --max-tokens 256 --accuracy 1000 --grades $WORK/real_grades.jsonl"
 measure real_accuracy "$PY" real $DRAFT $ACCURACY --temperatures 0 --rows both:semantic:fixed hybrid:fixed
 measure real_accuracy_t06 "$PY" real $DRAFT $ACCURACY --temperatures 0.6 --rows both:semantic:fixed hybrid:fixed
-measure real_relaxed "$PY" real $DRAFT $HEAD ${ACCURACY/problems 2/problems 60} --temperatures 0 \
-    --rows head head:cascade head:cascade:0.8 head:cascade:0.95 head:lenient:0.05
 measure real_vllm_t0 "$VLLM_PY" real --engine vllm $DRAFT $HEAD --problems 60 $GSM8K --temperatures 0 \
     --rows torch:autoregressive vllm:ngram vllm:draft_model vllm:eagle3 prompt_lookup model hybrid
 measure real_vllm_t06 "$VLLM_PY" real --engine vllm $DRAFT $HEAD --problems 60 $GSM8K --temperatures 0.6 \
-    --rows vllm:ngram vllm:draft_model vllm:eagle3 prompt_lookup
+    --rows vllm:ngram vllm:suffix vllm:draft_model vllm:eagle3 prompt_lookup
+measure real_vllm_suffix_t0 "$VLLM_PY" real --engine vllm --problems 60 $GSM8K --temperatures 0 --draft-tokens 2 4 8 16 \
+    --rows vllm:suffix
 UNDER="taskset -c 0"
 measure real_nodraft_t0 "$PY" real --problems 60 $GSM8K --temperatures 0 --rows prompt_lookup token_recycling
 measure real_head_t0 "$PY" real $DRAFT $HEAD --problems 60 $GSM8K --temperatures 0 \

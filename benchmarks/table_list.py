@@ -317,6 +317,9 @@ TABLES: Final[dict[str, Table]] = {
     "real_vllm_t06": Table(
         "vllm", [Part("real_vllm_t06")], plain(*REAL, DRAFTS, CORES, order=baseline_first)
     ),
+    "real_vllm_suffix": Table(
+        "vllm", [Part("real_vllm_suffix_t0")], plain(*REAL, DRAFTS, CORES, order=baseline_first)
+    ),
     "real_accuracy": Table(
         "speed", [Part("real_accuracy"), Part("real_accuracy_t06")], plain(*REAL_ACCURACY)
     ),
@@ -350,11 +353,6 @@ TABLES: Final[dict[str, Table]] = {
     "suffix_store": Table("suffix-cache", [Part("suffix_store")], plain(*STORE)),
     "verifiers_left_out": Table("verifiers", [Part("verifiers")], plain(*PAIRS, where=_is_left_out)),
     "verifiers_other": Table("verifiers", [Part("verifiers")], plain(*PAIRS, where=_is_other_set)),
-    "verifiers_baselines": Table(
-        "verifiers",
-        [Part("verifiers")],
-        plain(Column("", name("verifier")), *PAIRS, where=lambda row: _of_verifier(row, is_semantic=False)),
-    ),
     "step_map": Table("planning", [Part("step_map")], step_map),
     "coverage_accuracy": Table("intervals", [Part("interval_coverage")], coverage("accuracy")),
     "coverage_difference": Table("intervals", [Part("interval_coverage")], coverage("difference")),
