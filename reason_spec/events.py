@@ -91,8 +91,7 @@ class Recorder:
     steps without a position after them because the limit of open positions was reached.
     ``first_target_usage`` is the work of the target's first request, which read the prompt. ``on_text``
     receives text that no longer changes, before its step is final, if the strategy knows such text.
-    ``thinking`` is the outcome of a limited thinking,
-    None without a limit.
+    ``thinking`` is the outcome of a limited thinking, None without a limit.
     """
 
     listener: Listener | None = None

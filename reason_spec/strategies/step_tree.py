@@ -107,11 +107,12 @@ class StepTree:
             saved: an accepted draft has saved something; False where the target wrote the step itself.
         """
         branch.chosen = next(iter(branch.drafts_in(DraftState.ACCEPTED)), None)
+        filled = saved and branch.chosen is not None
         is_judged = any(draft.verdict is not None for draft in branch.drafts)
         if is_judged or (branch.is_late and not branch.held_back):
-            self._answer.recorder.add_position(filled=saved and branch.chosen is not None)
+            self._answer.recorder.add_position(filled=filled)
         if is_judged:
-            self._answer.request.budget.record_position(filled=saved and branch.chosen is not None)
+            self._answer.request.budget.record_position(filled=filled)
         for draft in branch.drafts:
             if draft is not branch.chosen:
                 self.cancel_draft(draft)
