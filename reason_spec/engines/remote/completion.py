@@ -11,6 +11,7 @@ import math
 import sys
 from abc import ABC, abstractmethod
 from dataclasses import replace
+from types import UnionType
 from typing import Any
 
 from reason_spec.engines.generation import Delta, EngineRequest, GenerationResult
@@ -18,6 +19,7 @@ from reason_spec.engines.grammars import structured_outputs
 from reason_spec.engines.output import OutputText, RequestOutput
 from reason_spec.engines.remote.servers import ServerError
 from reason_spec.engines.tokenizer import HuggingFaceTokenizer
+from reason_spec.jsonl import shorten
 from reason_spec.segment import AUTO, BLANK_LINE, Boundary, BoundaryScanner
 from reason_spec.speculation.seeds import seed_at
 from reason_spec.types import FinishReason, Prefix, Usage
@@ -119,13 +121,15 @@ class TokenCompletion(RemoteCompletion):
         }
 
     def take(self, choice: dict[str, Any]) -> Delta | None:
-        tokens = choice.get("token_ids") or []
+        tokens = _list_of(choice.get("token_ids"), int, "token ids")
         if choice.get("text") and not tokens:
             raise ServerError(
                 "it sent text without token ids; serve the model with vLLM, or set remote.send to text"
             )
         self._stop_reason = choice.get("stop_reason")
-        logprobs = (choice.get("logprobs") or {}).get("token_logprobs") or []
+        rated = choice.get("logprobs")
+        rates = rated.get("token_logprobs") if isinstance(rated, dict) else rated
+        logprobs = _list_of(rates, float | int | None, "log-probabilities")
         if tokens:
             self._num_passes += 1
         if len(logprobs) != len(tokens):
@@ -150,6 +154,19 @@ class TokenCompletion(RemoteCompletion):
 
     def result(self, finish: FinishReason, error: str | None = None) -> GenerationResult:
         return self._output.result(finish, self.usage, error)
+
+
+def _list_of(found: Any, kind: type | UnionType, name: str) -> list[Any]:
+    """Return a list of a server, empty where it sent none.
+
+    Raises:
+        ServerError: it is something else.
+    """
+    if found is None:
+        return []
+    if not isinstance(found, list) or not all(isinstance(one, kind) for one in found):
+        raise ServerError(f"it sent {shorten(found, 80)} as {name}")
+    return found
 
 
 def _end_of(tokenizer: HuggingFaceTokenizer) -> list[int]:

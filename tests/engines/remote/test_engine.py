@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -14,8 +15,9 @@ import pytest
 from reason_spec.accelerator import Accelerator
 from reason_spec.chat.generation import logprobs_of
 from reason_spec.engines.generation import EngineRequest
-from reason_spec.engines.remote.completion import tokens_that_end_a_step
+from reason_spec.engines.remote.completion import TokenCompletion, tokens_that_end_a_step
 from reason_spec.engines.remote.engine import RemoteEngine
+from reason_spec.engines.remote.servers import ServerError
 from reason_spec.engines.tokenizer import HuggingFaceTokenizer
 from reason_spec.errors import ConstraintError, EngineError, RequestError, SettingsError
 from reason_spec.evaluation.outcome import Confidence
@@ -206,6 +208,23 @@ async def test_a_stream_of_text_without_token_ids_is_no_empty_answer(
             upstream.returns_tokens = False
             with pytest.raises(EngineError, match="text without token ids"):
                 await engine.submit(EngineRequest(prompt, 5)).result()
+
+
+@pytest.mark.parametrize(
+    ("choice", "expected"),
+    [
+        ({"text": "a", "token_ids": ["x"]}, "it sent ['x'] as token ids"),
+        ({"text": "a", "token_ids": {"0": 5}}, "it sent {'0': 5} as token ids"),
+        ({"text": "a", "token_ids": [20], "logprobs": ["high"]}, "as log-probabilities"),
+        ({"text": "a", "token_ids": [20], "logprobs": {"token_logprobs": "-1"}}, "as log-probabilities"),
+    ],
+)
+def test_a_choice_of_another_form_is_an_error_of_the_server(
+    prompt: Prefix, tokenizer: HuggingFaceTokenizer, choice: dict[str, Any], expected: str
+) -> None:
+    completion = TokenCompletion(EngineRequest(prompt, 5), tokenizer, 512, frozenset())
+    with pytest.raises(ServerError, match=re.escape(expected)):
+        completion.take(choice)
 
 
 @pytest.mark.parametrize("takes_tokens", [True, False])
