@@ -147,7 +147,7 @@ class LimitedThinking:
                     # Of the tokens: where the tag goes on in the next step, the text has lost its beginning.
                     if self._end_within_closer([token for one in pending for token in one.tokens]):
                         continue
-                    while pending:
+                    while pending and self._reached() is None:
                         decision = await self._decision(pending[0])
                         if decision == "end_before":
                             break
@@ -200,11 +200,13 @@ class LimitedThinking:
         if ended_by != "model":
             kept = [] if self._num_tokens else self._cut(pending)
             if ended_by == "tokens" and not self._is_bounded:
-                return [*map(self._take, kept)]
+                return [self._take(step, is_cut=True) for step in kept]
             closing = self.monitor.closing if ended_by == "monitor" and self.monitor is not None else None
-            return [*map(self._take, kept), *self._closing_steps(closing)]
+            taken = [self._take(step, is_cut=True) for step in kept]
+            return [*taken, *self._closing_steps(closing)]
         *before, last = pending
-        taken = [self._take(step) for step in before]
+        # They hold the beginning of the tag.
+        taken = [self._take(step, is_cut=True) for step in before]
         if not self._limit.closer:
             return [*taken, self._take(last)]
         if last.finish == "stop":
@@ -213,7 +215,8 @@ class LimitedThinking:
                 self._num_tokens -= sum(len(step.tokens) - self._num_of_text(step) for step in before)
             return [*taken, *self._own_closing(last)]
         # The model ended its text and never began the answer.
-        return [*taken, *map(self._take, self._cut((last,))), *self._closing_steps()]
+        taken += [self._take(step, is_cut=True) for step in self._cut((last,))]
+        return [*taken, *self._closing_steps()]
 
     def _own_closing(self, last: Step) -> list[Step]:
         """Return the step that the model ended with its closing tag, and the tag if the text continues."""
@@ -283,12 +286,18 @@ class LimitedThinking:
     def _num_thinking(self, steps: Sequence[Step]) -> int:
         return sum(num_text_tokens(step, self._tokenizer) for step in steps)
 
-    def _take(self, step: Step) -> Step:
-        """Count a step as thinking, and return it."""
+    def _take(self, step: Step, *, is_cut: bool = False) -> Step:
+        """Count a step as thinking, and return it.
+
+        Args:
+            is_cut: it was cut here, at the limit, so that it is no whole step.
+        """
         self.left = self._after(step)
         self._text += step.text
         self._num_tokens += self._num_thinking((step,))
-        self._num_steps += step.finish in ("boundary", "length")
+        # One that the models cut, at its most tokens, is a step.
+        is_long = step.finish == "length" and step.origin != "inserted" and not is_cut
+        self._num_steps += step.finish == "boundary" or is_long
         return step
 
     def _after(self, step: Step) -> SolveRequest:

@@ -112,12 +112,12 @@ def test_nothing_at_all_is_refused() -> None:
 
 
 def test_bad_lines_are_named_or_left_out(tmp_path: Path) -> None:
-    path = write(tmp_path / "a.jsonl", word_problem(1), {**word_problem(2), "level": ["hard", 5]})
-    with pytest.raises(DataError, match=r"a\.jsonl, line 2: field 'level' is a list.*--skip-bad"):
+    path = write(tmp_path / "a.jsonl", word_problem(1), {**word_problem(2), "answer": ["hard", 5]})
+    with pytest.raises(DataError, match=r"a\.jsonl, line 2: field 'answer' is a list.*--skip-bad"):
         read_task_sources([path], "auto")
     sources = read_task_sources([path], "auto", skip_bad=True)
     assert len(sources.problems) == 1
-    assert sources.bad_lines[0].startswith(f"{path}, line 2: field 'level'")
+    assert sources.bad_lines[0].startswith(f"{path}, line 2: field 'answer'")
 
 
 def test_the_shipped_problems_know_how_hard_they_are() -> None:

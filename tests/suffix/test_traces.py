@@ -102,8 +102,8 @@ def test_messages_in_every_form_are_read(file: Path) -> None:
     expected = (
         TraceMessage(role="system", text="Be brief."),
         TraceMessage(role="user", text="Who is\nnumber 7?"),
-        TraceMessage(role="assistant", calls=(TraceCall(name="look_up", arguments={"id": 7}),)),
-        TraceMessage(role="tool", text='{"name": "Ann"}'),
+        TraceMessage(role="assistant", calls=(TraceCall(name="look_up", arguments={"id": 7}, id="c1"),)),
+        TraceMessage(role="tool", text='{"name": "Ann"}', call_id="c1"),
         TraceMessage(role="assistant", text="Ann is number 7.", reasoning="It says so."),
         TraceMessage(role="user", text="Thanks."),
     )
