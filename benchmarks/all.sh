@@ -59,7 +59,8 @@ measure suffix_store "$PY" suffix_store
 measure suffix_tau "$PY" suffix_replay "$DATA/tau_airline_gpt4o.jsonl"
 measure suffix_reasoning "$PY" suffix_replay "$DATA/gsm8k_400x12.jsonl" --trials deepseek-r1 qwq-32b s1.1-32b --fit-tasks 10 --test-tasks 20
 measure agent_replay "$VLLM_PY" agent_replay "$DATA/tau_airline_gpt4o.jsonl"
-measure verifiers "$PY" verifiers --solutions "$DATA/gsm8k_400x12.jsonl"
+measure verifiers "$PY" verifiers --solutions "$DATA/gsm8k_400x12.jsonl" --verifiers semantic
+measure verifiers_baselines "$PY" verifiers --solutions "$DATA/gsm8k_400x12.jsonl" --verifiers exact numbers
 
 # SmolLM2-135M, half an hour to two hours each.
 measure real_t0 "$PY" real $DRAFT $HEAD --problems 60 $GSM8K --temperatures 0 --rows token_recycling head model model:recycling \

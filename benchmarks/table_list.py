@@ -281,16 +281,12 @@ def _is_shown_of_load(row: Fields) -> bool:
     return not is_slower_alone and row["arm"] != "depth-4"
 
 
-def _of_verifier(row: Fields, *, is_semantic: bool) -> bool:
-    return bool(row["kind"] == "all" and (row["verifier"] == "semantic") == is_semantic)
-
-
 def _is_left_out(row: Fields) -> bool:
-    return _of_verifier(row, is_semantic=True) and row["pairs"].endswith("left out")
+    return bool(row["kind"] == "all" and row["pairs"].endswith("left out"))
 
 
 def _is_other_set(row: Fields) -> bool:
-    return _of_verifier(row, is_semantic=True) and not row["pairs"].endswith("left out")
+    return bool(row["kind"] == "all" and not row["pairs"].endswith("left out"))
 
 
 TABLES: Final[dict[str, Table]] = {
@@ -353,6 +349,11 @@ TABLES: Final[dict[str, Table]] = {
     "suffix_store": Table("suffix-cache", [Part("suffix_store")], plain(*STORE)),
     "verifiers_left_out": Table("verifiers", [Part("verifiers")], plain(*PAIRS, where=_is_left_out)),
     "verifiers_other": Table("verifiers", [Part("verifiers")], plain(*PAIRS, where=_is_other_set)),
+    "verifiers_baselines": Table(
+        "verifiers",
+        [Part("verifiers_baselines")],
+        plain(*PAIRS, where=lambda row: row["kind"] == "all" and row["verifier"] == "numbers"),
+    ),
     "step_map": Table("planning", [Part("step_map")], step_map),
     "coverage_accuracy": Table("intervals", [Part("interval_coverage")], coverage("accuracy")),
     "coverage_difference": Table("intervals", [Part("interval_coverage")], coverage("difference")),
