@@ -66,6 +66,7 @@ measure verifiers_baselines "$PY" verifiers --solutions "$DATA/gsm8k_400x12.json
 measure real_t0 "$PY" real $DRAFT $HEAD --problems 60 $GSM8K --temperatures 0 --rows token_recycling head model model:recycling \
     steps:exact both:exact both:semantic hybrid both:exact:head hybrid:head transformers:assistant_model
 measure real_other_t0 "$PY" real --problems 60 $GSM8K --temperatures 0 --rows prompt_lookup self transformers:prompt_lookup
+measure real_suffix_t0 "$PY" real --problems 60 $GSM8K --temperatures 0 --rows suffix suffix:published
 measure real_t06 "$PY" real $DRAFT $HEAD --problems 60 $GSM8K --temperatures 0.6 --rows prompt_lookup token_recycling self head \
     model:recycling steps:exact both:semantic hybrid hybrid:head transformers:assistant_model transformers:prompt_lookup
 measure real_planned "$PY" real $DRAFT --problems 24 $GSM8K --temperatures 0 --rows model hybrid hybrid:fixed

@@ -296,6 +296,7 @@ TABLES: Final[dict[str, Table]] = {
         [Part("real_other_t0", ("autoregressive", "self", "prompt_lookup", "transformers:prompt_lookup"))],
         plain(*REAL, CORES),
     ),
+    "real_suffix": Table("speed", [Part("real_suffix_t0")], plain(*REAL, CORES, order=baseline_first)),
     "real_t06": Table("speed", [Part("real_t06")], plain(*REAL, CORES, order=baseline_first)),
     "real_planned": Table("speed", [Part("real_planned")], plain(*REAL, CORES)),
     "real_one_core": Table(
