@@ -8,7 +8,8 @@ calculation says nothing.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import lru_cache
 from itertools import pairwise
@@ -16,6 +17,7 @@ from typing import Final
 
 from reason_spec.verifiers.arithmetic import (
     WORD_OPERATORS,
+    Token,
     Value,
     equalities,
     evaluate,
@@ -48,6 +50,11 @@ class Calculation:
     value: Fraction
     stated: Fraction
 
+    @classmethod
+    def of(cls, side: Value, stated: Fraction) -> Calculation:
+        """Return the calculation of a side of an equality."""
+        return cls(tuple(sorted(side.operands)), "".join(sorted(side.operators)), side.value, stated)
+
     def __str__(self) -> str:
         return f"{self.operators} of {', '.join(map(shown, self.operands))} = {shown(self.stated)}"
 
@@ -77,6 +84,55 @@ class Quantities:
     ordered_operands: tuple[Fraction, ...]
 
 
+@dataclass(slots=True)
+class _Equations:
+    """The calculations of a text, read from one chain of equalities after the other."""
+
+    calculations: set[Calculation] = field(default_factory=set)
+    results: list[Fraction] = field(default_factory=list)
+    mistakes: set[str] = field(default_factory=set)
+    values: set[Fraction] = field(default_factory=set)
+    first_operands: tuple[Fraction, ...] = ()
+    ordered_operands: tuple[Fraction, ...] = ()
+
+    def read(self, chain: Sequence[Sequence[Token]]) -> None:
+        """Read the sides of a chain, ``a + b = c + d = e``."""
+        read = (evaluate(part, is_result=place > 0) for place, part in enumerate(chain))
+        sides = [side for side in read if side is not None]
+        operations = [side for side in sides if side.operators]
+        ordered = (side.operands for side in operations if set(side.operators) <= {"-", "/"})
+        self.first_operands = self.first_operands or next((side.operands for side in operations), ())
+        self.ordered_operands = self.ordered_operands or next(ordered, ())
+        if len(sides) < 2:
+            # Without an equality: the step may leave the result to the next one.
+            self.calculations |= {
+                Calculation.of(side, side.value)
+                for side in sides
+                if len(side.operands) > 1 and set(side.operators) & {"*", "+"}
+            }
+        elif known := [side for side in sides if side.operands]:
+            self._compare(known)
+
+    def _compare(self, sides: Sequence[Value]) -> None:
+        """Check each side against the next one; all come to the last."""
+        stated = [
+            other.operands[0] if _goes_on(one, other) and other is not sides[-1] else other.value
+            for one, other in pairwise(sides)
+        ]
+        self.mistakes |= {
+            f"{shown(one.value)} = {shown(value)}"
+            for (one, other), value in zip(pairwise(sides), stated, strict=True)
+            if (one.operators or other.operators) and not is_near(one.value, value)
+        }
+        self.results.append(sides[-1].value)
+        self.values.update(side.value for side in sides)
+        self.calculations |= {
+            Calculation.of(side, value)
+            for side, value in zip(sides, [*stated, sides[-1].value], strict=True)
+            if side.operators
+        }
+
+
 @lru_cache(maxsize=4096)
 def read_quantities(text: str) -> Quantities:
     """Return the numbers and calculations of a text."""
@@ -102,55 +158,20 @@ def read_quantities(text: str) -> Quantities:
         for found in _WORDED_SHARE.finditer(normalize(text))
         if found["count"] or found["part"].lower() == "half"
     )
-    calculations: set[Calculation] = set()
-    results: list[Fraction] = []
-    mistakes: set[str] = set()
-    first_operands: tuple[Fraction, ...] = ()
-    ordered_operands: tuple[Fraction, ...] = ()
+    equations = _Equations()
     for chain in equalities(tokens):
-        read = (evaluate(part, is_result=place > 0) for place, part in enumerate(chain))
-        sides = [side for side in read if side is not None]
-        first_operands = first_operands or next((s.operands for s in sides if s.operators), ())
-        ordered = (side.operands for side in sides if side.operators and set(side.operators) <= {"-", "/"})
-        ordered_operands = ordered_operands or next(ordered, ())
-        if len(sides) < 2:
-            # Without an equality: the step may leave the result to the next one.
-            calculations |= {
-                Calculation(tuple(sorted(s.operands)), "".join(sorted(s.operators)), s.value, s.value)
-                for s in sides
-                if len(s.operands) > 1 and set(s.operators) & {"*", "+"}
-            }
-            continue
-        if not (sides := [side for side in sides if side.operands]):
-            continue
-        # ``a + b = c + d = e``: each side is checked against the next one, and all come to the last.
-        stated = [
-            other.operands[0] if _goes_on(one, other) and other is not sides[-1] else other.value
-            for one, other in pairwise(sides)
-        ]
-        mistakes |= {
-            f"{shown(one.value)} = {shown(value)}"
-            for (one, other), value in zip(pairwise(sides), stated, strict=True)
-            if (one.operators or other.operators) and not is_near(one.value, value)
-        }
-        results.append(sides[-1].value)
-        readings.update(side.value for side in sides)
-        calculations |= {
-            Calculation(tuple(sorted(side.operands)), "".join(sorted(side.operators)), side.value, value)
-            for side, value in zip(sides, [*stated, sides[-1].value], strict=True)
-            if side.operators
-        }
+        equations.read(chain)
     return Quantities(
         numbers,
         frozenset(worded),
-        frozenset(readings),
+        frozenset(readings | equations.values),
         frozenset(shares),
         worded_shares,
-        frozenset(calculations),
-        tuple(results),
-        frozenset(mistakes),
-        first_operands,
-        ordered_operands,
+        frozenset(equations.calculations),
+        tuple(equations.results),
+        frozenset(equations.mistakes),
+        equations.first_operands,
+        equations.ordered_operands,
     )
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated
 
 from reason_spec.cli.flags import Flags, takes_flags
 from reason_spec.cli.options import (
@@ -42,7 +43,7 @@ AlphaTokenOption = Annotated[
     option("--alpha-token", "Chance of a drafted token to be right. Default: no token level.", _RATES),
 ]
 CTokenOption = Annotated[
-    float,
+    float | None,
     option(
         "--c-token",
         "Time of a drafted token over that of a target token, beside the target. Default: 0.",
@@ -50,10 +51,10 @@ CTokenOption = Annotated[
     ),
 ]
 VerifyOption = Annotated[
-    float, option("--verify", "Time of a verdict over that of a target step. Default: 0.", _RATES)
+    float | None, option("--verify", "Time of a verdict over that of a target step. Default: 0.", _RATES)
 ]
 StepTokensOption = Annotated[
-    str,
+    str | None,
     option(
         "--step-tokens",
         "Tokens of a step: mean, or mean and standard deviation. Default: 100,0.",
@@ -101,21 +102,15 @@ BudgetOption = Annotated[
         max=_MAX_BUDGET,
     ),
 ]
-RequestsOption = Annotated[int, option("--requests", "Answers at once. Default: 1.", _SIZES, min=1, max=256)]
+RequestsOption = Annotated[
+    int | None, option("--requests", "Answers at once. Default: 1.", _SIZES, min=1, max=256)
+]
 RunOption = Annotated[
     Path | None, option("--run", "Folder of a run: explain its speed-up.", _RUN, metavar="FOLDER")
 ]
 MeasureOption = Annotated[
     bool, option("--measure", "Measure --target and --draft on problems, as draft eval does.", _MEASURE)
 ]
-
-
-def _is_given(value: object) -> bool:
-    return value is not None and value is not False
-
-
-_DEFAULTS: Final = (0.0, 0.0, "100,0", 1)
-"""Of --c-token, --verify, --step-tokens and --requests."""
 
 
 @takes_flags("task", "limit", "skip_bad", "prompt", "target", "draft", "verifier", "seed", "max_tokens")
@@ -128,14 +123,14 @@ def plan(
     alpha_step: AlphaStepOption = None,
     c_step: CStepOption = None,
     alpha_token: AlphaTokenOption = None,
-    c_token: CTokenOption = _DEFAULTS[0],
-    verify: VerifyOption = _DEFAULTS[1],
-    step_tokens: StepTokensOption = _DEFAULTS[2],
+    c_token: CTokenOption = None,
+    verify: VerifyOption = None,
+    step_tokens: StepTokensOption = None,
     pass_times: PassTimesOption = None,
     depth: DepthOption = None,
     num_drafts: NumDraftsOption = None,
     budget: BudgetOption = None,
-    requests: RequestsOption = _DEFAULTS[3],
+    requests: RequestsOption = None,
     run: RunOption = None,
     as_json: JsonOption = False,
     quiet: QuietOption = False,
@@ -146,26 +141,24 @@ def plan(
     from reason_spec.lab.planning.workload import FLAT, Workload
 
     screen = Screen(as_json=as_json, quiet=quiet)
+    sizes = (alpha_step, alpha_token, c_token, verify, step_tokens, num_drafts, budget, requests)
     if measure:
-        rates = (run, alpha_step, c_step, alpha_token, pass_times, num_drafts, budget)
-        if any(value is not None for value in rates):
-            raise SettingsError(
-                "--measure finds rates, costs and the best split itself: leave out --run and what gives them"
-            )
+        _refuse(
+            (run, c_step, pass_times, *sizes),
+            "--measure finds rates, costs and the best split itself: leave out --run and what gives them",
+        )
         draft = flags.given["draft"] or ("embedded" if flags.given["target"] is None else None)
         if draft is None:
             raise SettingsError("--measure needs a draft for this target: name it with --draft")
         measure_draft(flags, draft, sources, screen, output=output, fresh=fresh, depth=depth)
         return
-    if sources or output is not None or fresh or any(map(_is_given, flags.given.values())):
-        raise SettingsError(
-            "problems, models, --output and --fresh are for --measure, which solves problems with your models"
-        )
+    _refuse(
+        (sources or None, output, fresh, *flags.given.values()),
+        "problems, models, --output and --fresh are for --measure, which solves problems with your models",
+    )
     cost = _pass_cost(pass_times)
     if run is not None:
-        plain = (alpha_step, alpha_token, depth, num_drafts, budget)
-        if any(value is not None for value in plain) or (c_token, verify, step_tokens, requests) != _DEFAULTS:
-            raise SettingsError("--run reads rates and numbers from the folder: leave out what gives them")
+        _refuse((depth, *sizes), "--run reads rates and numbers from the folder: leave out what gives them")
         plan_screens.show_run(screen, run, c_step=c_step, pass_cost=cost)
         return
     if alpha_step is None or c_step is None:
@@ -176,22 +169,28 @@ def plan(
         )
     if num_drafts and alpha_token is None:
         raise SettingsError("--num-drafts needs --alpha-token: how often is a drafted token right?")
-    mean, std = _mean_and_std(step_tokens)
+    mean, std = _mean_and_std(step_tokens or "100,0")
     workload = Workload(
         alpha_step=alpha_step,
         c_step=c_step,
         alpha_token=alpha_token or 0.0,
-        c_token=c_token,
-        verification=verify,
+        c_token=c_token or 0.0,
+        verification=verify or 0.0,
         step_tokens=mean,
         step_tokens_std=std,
         pass_cost=cost or FLAT,
-        requests=requests,
+        requests=requests or 1,
     )
     if budget is None:
         budget = _DEFAULT_BUDGET if cost is None else min(cost.points[-1][0], _MAX_BUDGET)
     depth = _DEFAULT_DEPTH if depth is None else depth
     plan_screens.show_prediction(screen, workload, depth=depth, num_drafts=num_drafts, budget=budget)
+
+
+def _refuse(values: Iterable[object], message: str) -> None:
+    """Raise where an option is given that has no meaning beside another one."""
+    if any(value is not None and value is not False for value in values):
+        raise SettingsError(message)
 
 
 def _mean_and_std(text: str) -> tuple[float, float]:

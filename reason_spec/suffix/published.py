@@ -77,7 +77,7 @@ class TextSet:
         return last
 
     def clear(self) -> None:
-        """Forget all texts; places of before stand for nothing."""
+        """Forget all texts; earlier places are no longer valid."""
         self._places.clear()
         self._first = self._length
 

@@ -19,6 +19,7 @@ from reason_spec.cli.main import app
 from reason_spec.engines.model_files import resolve_model
 from reason_spec.engines.tokenizer import load_tokenizer
 from reason_spec.engines.weights import identify_model
+from reason_spec.evaluation.records import lock_folder
 from reason_spec.lab.drafts.head_student import HeadStudent
 from reason_spec.lab.drafts.student import Student
 from reason_spec.lab.drafts.texts import TrainingText
@@ -272,6 +273,19 @@ def test_fresh_does_not_delete_the_draft_to_start_from(arguments: list[str], tmp
     refused = CliRunner().invoke(app, [*arguments, "--fresh", "--start-from", str(tmp_path / "draft")])
     said = " ".join(f"{refused.exception or ''} {refused.output}".split())
     assert "would delete the draft that --start-from names" in said
+
+
+def test_two_trainings_into_one_folder_are_refused(arguments: list[str], tmp_path: Path) -> None:
+    folder = tmp_path / "draft"
+    folder.mkdir()
+    lock = lock_folder(folder)
+    try:
+        refused = CliRunner().invoke(app, arguments)
+    finally:
+        lock.release()
+    said = " ".join(f"{refused.exception or ''} {refused.output}".split())
+    assert "is in use by another run" in said
+    assert not (folder / "layers.safetensors").exists()
 
 
 def test_resume_needs_something_to_continue(arguments: list[str], tmp_path: Path) -> None:

@@ -117,6 +117,7 @@ def test_a_run_of_solve_can_be_explained(tmp_path: Path, monkeypatch: pytest.Mon
         (("--run", "nowhere", "--alpha-step", "0.5"), "--run reads rates and numbers from the folder"),
         (("--run", "nowhere", "--requests", "4"), "--run reads rates and numbers from the folder"),
         ((*RATES, "--seed", "0"), "are for --measure"),
+        (("--measure", "--requests", "4"), "--measure finds rates, costs"),
     ],
 )
 def test_what_is_impossible_is_refused_by_name(arguments: tuple[str, ...], message: str) -> None:

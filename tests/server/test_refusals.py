@@ -8,7 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic import ValidationError
 
+from reason_spec.server.protocol import ChatBody
 from tests.server.serving import Serving, scripted, serve
 
 CHAT = {"model": "says", "messages": [{"role": "user", "content": "Hello?"}]}
@@ -187,3 +189,11 @@ def test_the_operator_bounds_prompts_and_answers(tmp_path: Path) -> None:
         assert response.json()["usage"]["completion_tokens"] == 2
         long = [{"role": "user", "content": "Hello? And more of it."}]
         assert "the most is 6" in chat(says, messages=long)["message"]
+
+
+@pytest.mark.parametrize("number", [1, 2000])
+def test_a_list_is_checked_up_to_its_first_mistake(number: int) -> None:
+    messages = [{"role": "user", "content": "Hi", "nane": 1}] * number
+    with pytest.raises(ValidationError) as refused:
+        ChatBody.model_validate({"model": "m", "messages": messages})
+    assert len(refused.value.errors()) == 1

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any, ClassVar
 from unittest.mock import patch
@@ -19,18 +20,19 @@ from reason_spec.engines.generation import EngineRequest, Generation
 from reason_spec.engines.script import Script
 from reason_spec.engines.scripted import ScriptedEngine, ScriptedTokenizer
 from reason_spec.errors import SettingsError
+from reason_spec.events import Recorder
 from reason_spec.segment import split_steps
 from reason_spec.settings import LoadControlSettings, StrategySettings
 from reason_spec.strategies import autoregressive as autoregressive_module
 from reason_spec.strategies.autoregressive import Autoregressive, DraftModelSpeculation
-from reason_spec.strategies.base import Strategy
+from reason_spec.strategies.base import SolveRequest, Strategy
 from reason_spec.strategies.lookahead import Lookahead
 from reason_spec.strategies.speculative_thinking import SpeculativeThinking
-from reason_spec.types import NoiseKey, Plan, Sampling, Step, Verdict
+from reason_spec.types import NoiseKey, Plan, Prefix, Sampling, Step, Verdict
 from reason_spec.verifiers.base import VerificationContext, Verifier
 from reason_spec.verifiers.exact import ExactVerifier
 from tests.strategies.scripts import StoryScript
-from tests.strategies.solving import AnyBirds, autoregressive, solve
+from tests.strategies.solving import PROMPT, AnyBirds, autoregressive, solve
 
 
 class DraftsByItself(ScriptedEngine):
@@ -455,3 +457,24 @@ def test_one_request_in_the_place_of_steps_drafts_all_tokens_and_not_a_steps_sha
         assert len(gated.tokens) > 60
     assert passes["planned"] <= passes["speculative"] + 4
     assert passes["planned"] < len(gated.tokens) / 3
+
+
+async def test_the_time_of_the_reader_is_known_apart() -> None:
+    target, draft = (ScriptedEngine(name, StoryScript(3, num_steps=3)) for name in ("target", "draft"))
+    await target.start()
+    await draft.start()
+    prompt = Prefix(target.tokenizer.encode(PROMPT))
+    recorder, num_steps = Recorder(), 0
+    async with aclosing(
+        lookahead()(target, draft).solve(SolveRequest(PROMPT, prompt, prompt, 500), recorder)
+    ) as steps:
+        async for _ in steps:
+            num_steps += 1
+            await asyncio.sleep(0.05)
+    await target.close()
+    await draft.close()
+    # The pause behind the last step is not part of its time.
+    assert num_steps > 2
+    assert recorder.reader_seconds >= 0.05 * (num_steps - 1)
+    last = next(event.at for event in reversed(recorder.events) if event.kind == "final")
+    assert recorder.reader_seconds < last

@@ -397,7 +397,7 @@ def test_messages_of_another_form_are_refused(tools: SpeculativeTools) -> None:
         session.follow([{"content": "x"}])
 
 
-USER: ContextVar[str] = ContextVar("user", default="nobody")
+USER: ContextVar[str] = ContextVar("user", default="unknown")
 
 
 async def async_inbox(folder: str) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import math
-import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -15,9 +14,7 @@ import pytest
 from reason_spec.accelerator import Accelerator
 from reason_spec.chat.generation import logprobs_of
 from reason_spec.engines.generation import EngineRequest
-from reason_spec.engines.remote.completion import TokenCompletion, tokens_that_end_a_step
 from reason_spec.engines.remote.engine import RemoteEngine
-from reason_spec.engines.remote.servers import ServerError
 from reason_spec.engines.tokenizer import HuggingFaceTokenizer
 from reason_spec.errors import ConstraintError, EngineError, RequestError, SettingsError
 from reason_spec.evaluation.outcome import Confidence
@@ -208,23 +205,6 @@ async def test_a_stream_of_text_without_token_ids_is_no_empty_answer(
             upstream.returns_tokens = False
             with pytest.raises(EngineError, match="text without token ids"):
                 await engine.submit(EngineRequest(prompt, 5)).result()
-
-
-@pytest.mark.parametrize(
-    ("choice", "expected"),
-    [
-        ({"text": "a", "token_ids": ["x"]}, "it sent ['x'] as token ids"),
-        ({"text": "a", "token_ids": {"0": 5}}, "it sent {'0': 5} as token ids"),
-        ({"text": "a", "token_ids": [20], "logprobs": ["high"]}, "as log-probabilities"),
-        ({"text": "a", "token_ids": [20], "logprobs": {"token_logprobs": "-1"}}, "as log-probabilities"),
-    ],
-)
-def test_a_choice_of_another_form_is_an_error_of_the_server(
-    prompt: Prefix, tokenizer: HuggingFaceTokenizer, choice: dict[str, Any], expected: str
-) -> None:
-    completion = TokenCompletion(EngineRequest(prompt, 5), tokenizer, 512, frozenset())
-    with pytest.raises(ServerError, match=re.escape(expected)):
-        completion.take(choice)
 
 
 @pytest.mark.parametrize("takes_tokens", [True, False])
@@ -480,12 +460,6 @@ def test_urls_belong_to_remote_engines() -> None:
         load_settings(flags={"target.remote.base_urls": ("http://localhost:1/v1",)})
     with pytest.raises(SettingsError, match="is not a URL"):
         load_settings(flags={"target.kind": "remote", "target.remote.base_urls": "localhost:8000"})
-
-
-def test_ids_that_end_a_step_are_those_that_hold_its_end(tokenizer: HuggingFaceTokenizer) -> None:
-    ends = tokens_that_end_a_step(tokenizer, Boundary())
-    assert {tokenizer.token_bytes(token) for token in ends} == {b"\n\n", b".\n\n"}
-    assert tokens_that_end_a_step(tokenizer, Boundary(delimiter="123")) == {tokenizer.encode("123")[0]}
 
 
 @pytest.mark.parametrize("strategy", ["autoregressive", "lookahead"])
