@@ -2,7 +2,7 @@
 
     python benchmarks/real.py --draft DIR [--engine torch|vllm] [--target MODEL] [--head DIR]
         [--problems 60] [--problems-file FILE] [--accuracy N] [--temperatures 0 0.6] [--json [FILE]]
-        [--grades FILE] [--set NAME=VALUE ...]
+        [--grades FILE] [--set NAME=VALUE ...] [--over ROW]
 
 ``--engine torch`` runs our rows on the torch engine, and ``generate`` of transformers: alone, with the draft
 as its assistant model, and with its prompt lookup. ``--engine vllm`` runs in the environment of ``make cpu``:
@@ -26,8 +26,9 @@ for the third time (`evaluation.loops`). Only the tokens before that place count
 took; within a step these are interpolated. ``looped`` is the share of texts that were stopped.
 
 ``speedup`` is the median over problems of the ratio of seconds a token, with the 95 % interval of the sign
-test: lossy rows, and samples of transformers, write other texts. Accuracy is measured for the target and the
-lossy rows, on texts that are stopped in the same way.
+test: lossy rows, and samples of transformers, write other texts. ``over_speedup`` is the same over the row
+that ``--over`` names, such as the fastest one without steps. Accuracy is measured for the target and lossy
+rows, on texts that are stopped in the same way.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack, ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from arms import Arm, printer, time_rows, token_seconds, write_measured
 from grades import Grades, grade
@@ -83,6 +84,10 @@ class Row:
     speedup: float
     speedup_low: float | None
     speedup_high: float | None
+    over: str | None
+    over_speedup: float | None
+    over_low: float | None
+    over_high: float | None
     same_tokens: float
     looped: float
     accuracy: float | None
@@ -124,17 +129,33 @@ def _task_of(problem: Problem, style: Any, grader: Grader) -> Task:
 # Rows ----------------------------------------------------------------------------------------
 
 
+class Speedup(NamedTuple):
+    """The median over problems of the ratio of seconds per token, with its 95 % interval."""
+
+    median: float
+    low: float | None
+    high: float | None
+
+
+def speedup_of(arm: Arm, rival: Arm) -> Speedup:
+    """Compare two arms problem by problem."""
+    pairs = zip(rival.runs, arm.runs, strict=True)
+    ratios = [token_seconds(base) / token_seconds(run) for base, run in pairs]
+    interval = median_interval(ratios)
+    return Speedup(statistics.median(ratios), interval and interval.low, interval and interval.high)
+
+
 def row_of(
     arm: Arm,
     baseline: Arm,
+    over: Arm | None,
     accuracies: Mapping[tuple[str, float], list[bool]],
     bench: Bench,
     options: argparse.Namespace,
 ) -> Row:
-    """Summarise an arm beside the target alone at its temperature."""
-    pairs = list(zip(baseline.runs, arm.runs, strict=True))
-    ratios = [token_seconds(base) / token_seconds(run) for base, run in pairs]
-    interval = median_interval(ratios)
+    """Summarise an arm beside the target alone, and beside the arm ``over``, at its temperature."""
+    alone = speedup_of(arm, baseline)
+    other = None if over is None else speedup_of(arm, over)
     known = accuracies.get((BASELINE, arm.temperature))
     own = accuracies.get((arm.name, arm.temperature))
     recorders = [run.solution.recorder for run in arm.runs if run.solution is not None]
@@ -156,10 +177,16 @@ def row_of(
         num_draft_tokens=None if opened is None else opened.group.num_draft_tokens,
         tokens_per_s=sum(run.num_tokens for run in arm.runs) / sum(run.seconds for run in arm.runs),
         s_per_problem=statistics.median(run.seconds for run in arm.runs),
-        speedup=statistics.median(ratios),
-        speedup_low=None if interval is None else interval.low,
-        speedup_high=None if interval is None else interval.high,
-        same_tokens=statistics.fmean(base.tokens == run.tokens for base, run in pairs),
+        speedup=alone.median,
+        speedup_low=alone.low,
+        speedup_high=alone.high,
+        over=None if over is None else over.name,
+        over_speedup=other and other.median,
+        over_low=other and other.low,
+        over_high=other and other.high,
+        same_tokens=statistics.fmean(
+            base.tokens == run.tokens for base, run in zip(baseline.runs, arm.runs, strict=True)
+        ),
         looped=statistics.fmean(run.looped for run in arm.runs),
         accuracy=statistics.fmean(own) if own else None,
         loss_upper95=estimate_gain(differences).loss_upper if differences and arm.name != BASELINE else None,
@@ -186,6 +213,12 @@ print_table = printer(
 def print_rows(rows: Sequence[Row]) -> None:
     print_table(rows)
     sys.stdout.write(f"{exactness(rows)}\n")
+    for row in rows:
+        if row.over not in (None, row.name) and row.name != BASELINE:
+            ends = "" if row.over_low is None else f" ({row.over_low:.2f}-{row.over_high:.2f})"
+            sys.stdout.write(
+                f"{row.name}, T = {row.temperature}: {row.over_speedup:.2f}x{ends} over {row.over}\n"
+            )
 
 
 def exactness(rows: Sequence[Row]) -> str:
@@ -218,7 +251,11 @@ async def measure(options: argparse.Namespace) -> list[Row]:
                     graded = await grade(ours, settings, problems, options.at_once, grades, key)
                     accuracies[name, temperature] = [problem.right for problem in graded.values()]
     baselines = {arm.temperature: arm for arm in bench.arms if arm.name == BASELINE}
-    return [row_of(arm, baselines[arm.temperature], accuracies, bench, options) for arm in bench.arms]
+    rivals = {arm.temperature: arm for arm in bench.arms if arm.name == options.over}
+    return [
+        row_of(arm, baselines[arm.temperature], rivals.get(arm.temperature), accuracies, bench, options)
+        for arm in bench.arms
+    ]
 
 
 def parse() -> argparse.Namespace:
@@ -238,6 +275,7 @@ def parse() -> argparse.Namespace:
     )
     parser.add_argument("--at-once", type=int, default=16, help="problems solved together for accuracy")
     parser.add_argument("--rows", nargs="+", metavar="NAME", help="only these rows, beside autoregressive")
+    parser.add_argument("--over", metavar="NAME", help="compare with this row, too, problem by problem")
     parser.add_argument(
         "--json", type=Path, nargs="?", const=Path("-"), help="write the rows to this file, or print them"
     )
@@ -245,7 +283,7 @@ def parse() -> argparse.Namespace:
     if min(options.problems, options.max_tokens, options.at_once) < 1 or options.accuracy < 0:
         parser.error("--problems, --max-tokens and --at-once must be at least 1, and --accuracy at least 0")
     known = {*TRANSFORMERS, *(spec.name for specs in ROWS.values() for spec in specs)}
-    if unknown := set(options.rows or ()) - known:
+    if unknown := {*(options.rows or ()), *([options.over] if options.over else ())} - known:
         parser.error(f"no row is called {', '.join(sorted(unknown))}; there are {', '.join(sorted(known))}")
     if options.target is None:
         pruned = None if options.draft is None else find_pruned(options.draft)
