@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import logging
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -52,6 +53,7 @@ def load_model(settings: EngineSettings) -> Model:
     )
     check_against_plain_forward(settings.model, model)
     _make_fast(settings.model, model)
+    _return_freed_memory()
     return model
 
 
@@ -85,6 +87,7 @@ def replace_layers(model: Model, settings: EngineSettings, file: Path) -> None:
     module.set_attn_implementation(ATTENTION_NAME)
     model.module, model.fused = module, _fuse(settings, module, model.max_context)
     _make_fast(settings.model, model)
+    _return_freed_memory()
 
 
 def _make_fast(name: str, model: Model) -> None:
@@ -99,6 +102,15 @@ def _make_fast(name: str, model: Model) -> None:
         pack_linears(module, shared=module.get_input_embeddings().weight)
     if model.fused is not None:
         model.fused.head = module.get_output_embeddings()
+
+
+def _return_freed_memory() -> None:
+    """Give the memory of weights that were joined and packed back to the system; glibc would keep it."""
+    try:
+        trim = ctypes.CDLL(None).malloc_trim
+    except (AttributeError, OSError, TypeError):  # Another C library: nothing is known of what it keeps.
+        return
+    trim(0)
 
 
 def _fuse(settings: EngineSettings, module: PreTrainedModel, max_context: int) -> FusedDecoder | None:
