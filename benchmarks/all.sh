@@ -119,12 +119,15 @@ measure vllm_pair_padded "$VLLM_PY" vllm_pair --problems 16 --padded 48
 measure agent_loop "$AGENTS_PY" agent_loop
 }
 
-# A padded target and a weakened draft are folders: benchmarks/padding.py and reason-spec draft make them.
+# A padded target and a weakened draft are folders, which docs/measurements/speed.md says how to make.
 if [ -n "${PADDED:-}" ] && [ -n "${WEAK_DRAFT:-}" ]; then
-    measure real_padded "$PY" real --target "$PADDED" --draft "$WEAK_DRAFT" --problems 10 \
-        --problems-file "$DATA/gsm8k_test.jsonl" --max-tokens 128 --temperatures 0 \
-        --set target.dtype=bfloat16 draft.dtype=bfloat16 'boundary.delimiter="\n"' \
-        --rows model both:exact both:exact:fixed both:semantic:fixed
+    PAD="--target $PADDED --draft $WEAK_DRAFT --max-tokens 128 --problems-file $DATA/gsm8k_test.jsonl --over model:alone --rows model \
+        model:alone both:semantic:fixed both:semantic --set target.cache_tokens=4096 target.dtype=bfloat16 draft.dtype=bfloat16"
+    # shellcheck disable=SC2086
+    {
+    measure real_padded "$PY" real $PAD 'boundary.delimiter="\n"' --problems 20 --temperatures 0
+    measure real_padded_t06 "$PY" real $PAD 'boundary.delimiter="\n"' --problems 40 --temperatures 0.6
+    }
 fi
 
 "$PY" benchmarks/tables.py write

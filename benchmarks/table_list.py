@@ -263,6 +263,15 @@ REAL_ACCURACY: Final = (
     Column("right", percent("accuracy", 1)),
     Column("loss at most, of all answers", percent("loss_upper95", 2)),
 )
+PADDED: Final = (
+    REAL[0],
+    TEMPERATURE,
+    *REAL[1:4],
+    Column("over `model:alone`", times("over_speedup")),
+    Column("95 %", span("over_low", "over_high")),
+    *REAL[5:],
+)
+_PADDED: Final = ("autoregressive", "model", "model:alone", "both:semantic:fixed", "both:semantic")
 _THRESHOLDS: Final = (
     Column("threshold", text("threshold")),
     Column("solved again", text("num_solved")),
@@ -320,7 +329,9 @@ TABLES: Final[dict[str, Table]] = {
     "real_accuracy": Table(
         "speed", [Part("real_accuracy"), Part("real_accuracy_t06")], plain(*REAL_ACCURACY)
     ),
-    "real_padded": Table("speed", [Part("real_padded")], plain(*REAL, order=baseline_first)),
+    "real_padded": Table(
+        "speed", [Part("real_padded", _PADDED), Part("real_padded_t06", _PADDED)], plain(*PADDED)
+    ),
     "embedded_t0": Table("demonstration-pair", [Part("embedded_t0")], plain(*EMBEDDED)),
     "token_level": Table("token-level", [Part("token_level_t0"), Part("token_level_t06")], token_level(True)),
     "token_level_math": Table(
