@@ -285,6 +285,8 @@ def parse() -> argparse.Namespace:
     known = {*TRANSFORMERS, *(spec.name for specs in ROWS.values() for spec in specs)}
     if unknown := {*(options.rows or ()), *([options.over] if options.over else ())} - known:
         parser.error(f"no row is called {', '.join(sorted(unknown))}; there are {', '.join(sorted(known))}")
+    if options.over and options.rows and options.over not in (*options.rows, BASELINE):
+        parser.error(f"--over {options.over}: name it with --rows, too")
     if options.target is None:
         pruned = None if options.draft is None else find_pruned(options.draft)
         options.target = TARGET if pruned is None else pruned.config.base
