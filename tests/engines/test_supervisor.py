@@ -339,6 +339,9 @@ def test_a_worker_with_heartbeats_has_minutes_for_a_cancellation() -> None:
     assert 90 <= len(reasons) / 2 <= 110
 
 
-def test_a_signal_without_a_name_is_described() -> None:
-    assert Ending(-signal.SIGKILL, "").describe().startswith("it was ended by SIGKILL")
+def test_a_signal_is_described_with_a_remedy_where_memory_may_have_run_out() -> None:
+    killed = Ending(-signal.SIGKILL, "").describe()
+    assert killed.startswith("it was ended by SIGKILL")
+    assert "smaller cache_tokens" in killed
+    assert "reason-spec doctor" in killed
     assert Ending(-40, "").describe() == "it was ended by signal 40"

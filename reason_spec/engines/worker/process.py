@@ -25,6 +25,10 @@ _BOOTSTRAP = (
     "from reason_spec.engines.worker.main import main; "
     "main(Connection(int(sys.argv[2])), sys.argv[3])"
 )
+_OUT_OF_MEMORY = (
+    " (the system may have run out of memory: a smaller cache_tokens takes less, and reason-spec doctor "
+    "shows what each model needs)"
+)
 
 
 class Ending(NamedTuple):
@@ -37,7 +41,7 @@ class Ending(NamedTuple):
         if self.status < 0:
             known = {known.value: known.name for known in signal.Signals}
             name = known.get(-self.status, f"signal {-self.status}")
-            hint = " (the system may have run out of memory)" if self.status == -signal.SIGKILL else ""
+            hint = _OUT_OF_MEMORY if self.status == -signal.SIGKILL else ""
             return f"it was ended by {name}{hint}"
         return f"it exited with status {self.status}" + (
             f", saying: {self.last_line}" if self.last_line else ""
