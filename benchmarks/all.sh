@@ -127,6 +127,8 @@ if [ -n "${PADDED:-}" ] && [ -n "${WEAK_DRAFT:-}" ]; then
     {
     measure real_padded "$PY" real $PAD 'boundary.delimiter="\n"' --problems 20 --temperatures 0
     measure real_padded_t06 "$PY" real $PAD 'boundary.delimiter="\n"' --problems 40 --temperatures 0.6
+    measure real_close_accuracy "$PY" real --target models:smollm2-gsm8k --draft "$WEAK_DRAFT" $ACCURACY --temperatures 0 \
+        --set 'boundary.delimiter="\n"' --rows both:semantic:fixed
     }
 fi
 

@@ -332,6 +332,7 @@ TABLES: Final[dict[str, Table]] = {
     "real_padded": Table(
         "speed", [Part("real_padded", _PADDED), Part("real_padded_t06", _PADDED)], plain(*PADDED)
     ),
+    "real_close_accuracy": Table("speed", [Part("real_close_accuracy")], plain(*REAL_ACCURACY)),
     "embedded_t0": Table("demonstration-pair", [Part("embedded_t0")], plain(*EMBEDDED)),
     "token_level": Table("token-level", [Part("token_level_t0"), Part("token_level_t06")], token_level(True)),
     "token_level_math": Table(
