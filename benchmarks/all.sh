@@ -121,7 +121,7 @@ measure agent_loop "$AGENTS_PY" agent_loop
 
 # A padded target and a weakened draft are folders, which docs/measurements/speed.md says how to make.
 if [ -n "${PADDED:-}" ] && [ -n "${WEAK_DRAFT:-}" ]; then
-    PAD="--target $PADDED --draft $WEAK_DRAFT --max-tokens 128 --problems-file $DATA/gsm8k_test.jsonl --over model:alone --rows model \
+    PAD="--target $PADDED --draft $WEAK_DRAFT --max-tokens 128 --problems-file $DATA/gsm8k_test.jsonl --over model --rows model \
         model:alone both:semantic:fixed both:semantic --set target.cache_tokens=4096 target.dtype=bfloat16 draft.dtype=bfloat16"
     # shellcheck disable=SC2086
     {

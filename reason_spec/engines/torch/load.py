@@ -53,7 +53,6 @@ def load_model(settings: EngineSettings) -> Model:
     )
     check_against_plain_forward(settings.model, model)
     _make_fast(settings.model, model)
-    _return_freed_memory()
     return model
 
 
@@ -87,7 +86,6 @@ def replace_layers(model: Model, settings: EngineSettings, file: Path) -> None:
     module.set_attn_implementation(ATTENTION_NAME)
     model.module, model.fused = module, _fuse(settings, module, model.max_context)
     _make_fast(settings.model, model)
-    _return_freed_memory()
 
 
 def _make_fast(name: str, model: Model) -> None:
@@ -102,6 +100,7 @@ def _make_fast(name: str, model: Model) -> None:
         pack_linears(module, shared=module.get_input_embeddings().weight)
     if model.fused is not None:
         model.fused.head = module.get_output_embeddings()
+    _return_freed_memory()
 
 
 def _return_freed_memory() -> None:
