@@ -23,6 +23,11 @@ known for the distribution of the text.
 linear head on the target's last hidden state at the token gives it a probability above the threshold. With
 threshold 1 only the target's own choices are accepted. No formula is known for the distribution.
 
+Under every rule a token that is only copied is accepted only if it is the target's own choice: by prompt
+lookup or the suffix cache from a text, by token recycling from predictions at other places. No model
+predicted it there, and a text that accepts what it copies from itself soon repeats itself
+(docs/measurements/strategies.md).
+
 The text depends on which drafts were ready in time, so the same request may give another text.
 """
 
@@ -53,6 +58,7 @@ def accept_relaxed(
     *,
     greedy: bool,
     judged: Callable[[int], float] = lambda _: 0.0,
+    is_copied: Callable[[int], bool] = lambda _: False,
 ) -> Accepted:
     """Return the accepted path and one token more, under a rule that is not exact.
 
@@ -61,6 +67,7 @@ def accept_relaxed(
             temperature 1.
         greedy: the temperature is 0.
         judged: ``judged(node)`` returns the judge's probability that a draft token is right.
+        is_copied: ``is_copied(node)`` returns whether a draft token is only copied, not predicted by a model.
     """
     assert not acceptance.is_exact
     choose = cache(choose)
@@ -70,7 +77,11 @@ def accept_relaxed(
         children = drafts.children(node)
         if own in (drafts.tokens[child] for child in children):
             return own
-        confirmed = (child for child in children if _agrees(drafts, choose, child, depth + 1, acceptance))
+        confirmed = (
+            child
+            for child in children
+            if not is_copied(child) and _agrees(drafts, choose, child, depth + 1, acceptance)
+        )
         child = next(confirmed, None)
         if child is None or _relative_entropy(distribution(node)) < acceptance.threshold:
             return own
@@ -81,13 +92,16 @@ def accept_relaxed(
         children = drafts.children(node)
         if own in (drafts.tokens[child] for child in children):
             return own
-        right = (child for child in children if judged(child) > acceptance.threshold)
+        right = (child for child in children if not is_copied(child) and judged(child) > acceptance.threshold)
         return next((drafts.tokens[child] for child in right), own)
 
     def choose_or_defer(node: int, depth: int) -> int:
         own = choose(node, depth)
-        tokens = [drafts.tokens[child] for child in drafts.children(node)]
-        if not tokens or (greedy and own in tokens):
+        children = drafts.children(node)
+        if greedy and own in (drafts.tokens[child] for child in children):
+            return own
+        tokens = [drafts.tokens[child] for child in children if not is_copied(child)]
+        if not tokens:
             return own
         chances = distribution(node)
         least = (1.0 - acceptance.threshold) * chances.max()

@@ -60,6 +60,14 @@ class TokenTree:
         """Return the children of a node, or of `ROOT`, in ascending order."""
         return [child for child, parent in enumerate(self.parents) if parent == node]
 
+    def path_to(self, node: int) -> tuple[int, ...]:
+        """Return the tokens from the root to a node, its own the last."""
+        tokens: list[int] = []
+        while node != ROOT:
+            tokens.append(self.tokens[node])
+            node = self.parents[node]
+        return tuple(reversed(tokens))
+
     def has_children(self, node: int) -> bool:
         return node in self.parents
 

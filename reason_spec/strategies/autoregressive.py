@@ -119,7 +119,8 @@ class PromptLookup(Autoregressive):
 
     name: ClassVar[str] = "prompt_lookup"
     default_drafter: ClassVar[TokenDrafterName] = "prompt_lookup"
-    relaxed_acceptance: ClassVar[UseOfAcceptance] = "applied"
+    relaxed_acceptance: ClassVar[UseOfAcceptance] = "refused"
+    """Copied tokens are accepted exactly; some subclasses have tokens of a model."""
 
     @property
     def acceptance(self) -> Acceptance:
@@ -155,6 +156,7 @@ class DraftModelSpeculation(PromptLookup):
     name: ClassVar[str] = "speculative"
     default_drafter: ClassVar[TokenDrafterName] = "recycling"
     needs_draft: ClassVar[bool] = True
+    relaxed_acceptance: ClassVar[UseOfAcceptance] = "applied"
 
     @property
     def requested_budget(self) -> RequestedBudget:
@@ -200,6 +202,7 @@ class SelfSpeculation(PromptLookup):
     """
 
     name: ClassVar[str] = "self_speculative"
+    relaxed_acceptance: ClassVar[UseOfAcceptance] = "applied"
     model_drafts: ClassVar[bool] = True
 
 

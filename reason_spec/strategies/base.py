@@ -159,8 +159,8 @@ class Strategy(ABC):
             return
         if cls.relaxed_acceptance == "refused":
             raise SettingsError(
-                f"strategy.acceptance is {settings.acceptance}, and strategy {cls.name} drafts steps: use "
-                "exact, or strategy speculative, self_speculative, prompt_lookup or token_recycling"
+                f"strategy.acceptance is {settings.acceptance}, and strategy {cls.name} accepts draft tokens "
+                "only exactly: use exact, or strategy speculative or self_speculative"
             )
         rules = target.acceptance_rules
         if settings.acceptance not in rules:

@@ -187,11 +187,12 @@ def test_relaxed_acceptance_is_refused_where_it_cannot_be_had() -> None:
         ),
     ):
         running.generator.strategy()
-    with (
-        accelerator("lookahead", acceptance="cascade") as running,
-        pytest.raises(SettingsError, match=r"strategy\.acceptance is cascade.*lookahead drafts steps"),
-    ):
-        running.generator.strategy()
+    for strategy in ("lookahead", "prompt_lookup", "token_recycling"):
+        with (
+            accelerator(strategy, acceptance="cascade") as running,
+            pytest.raises(SettingsError, match=rf"is cascade.*{strategy} accepts .* only exactly"),
+        ):
+            running.generator.strategy()
     with accelerator("autoregressive", acceptance="cascade") as running:
         assert running.generator.strategy().loss_class == "exact"
 

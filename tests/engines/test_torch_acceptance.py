@@ -67,6 +67,19 @@ def test_at_the_loose_end_a_hint_is_taken_as_it_is(
 
 
 @pytest.mark.parametrize("acceptance", LOOSE)
+def test_copied_tokens_are_accepted_exactly(qwen: Served, acceptance: Acceptance) -> None:
+    period = prompt(0)[:4]
+    repeating = replace(request_of(0), prefix=Prefix((*period, *period, *period)))
+    plain = write(qwen.scheduler(), repeating)
+    copying = replace(repeating, token_drafter="prompt_lookup", acceptance=acceptance)
+    copied = write(qwen.scheduler(), copying)
+    assert copied.usage.num_drafted_tokens > copied.usage.num_accepted_draft_tokens
+    assert copied.tokens == plain.tokens
+    hinted = write(qwen.scheduler(), replace(copying, hint=tuple(period)))
+    assert hinted.tokens[:4] == tuple(period), "a hint that a lookup repeats is a model's"
+
+
+@pytest.mark.parametrize("acceptance", LOOSE)
 def test_a_constraint_keeps_acceptance_exact(qwen: Served, acceptance: Acceptance) -> None:
     constrained = request_of(1, constraint=Constraint(regex="[a-f]{8,20}"))
     plain = write(qwen.scheduler(), constrained)

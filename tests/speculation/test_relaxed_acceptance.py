@@ -66,6 +66,27 @@ def test_near_its_strict_end_a_greedy_rule_accepts_what_is_accepted_exactly(
         assert greedy_relaxed(drafts, seed, acceptance) == (exact.tokens, exact.nodes)
 
 
+@given(trees, seeds, st.sets(st.integers(0, 19)))
+def test_a_copied_token_is_accepted_only_if_it_is_the_targets_choice(
+    drafts: TokenTree, seed: int, copied: set[int]
+) -> None:
+    logits = predictions(seed)
+    for acceptance in (Acceptance("cascade", 1.0), Acceptance("lenient", 0.0, 0), Acceptance("judge", 0.0)):
+        tokens, nodes = accept_relaxed(
+            drafts,
+            lambda node, _: int(np.argmax(logits(node))),
+            lambda node: truncated_probabilities(logits(node), Sampling(temperature=1.0)),
+            acceptance,
+            greedy=True,
+            judged=lambda _: 0.5,
+            is_copied=lambda node: node in copied,
+        )
+        for before, node, token in zip([ROOT, *nodes], nodes, tokens, strict=False):
+            assert node not in copied or token == int(np.argmax(logits(before)))
+        last = nodes[-1] if nodes else ROOT
+        assert all(child in copied for child in drafts.children(last))
+
+
 @given(trees, seeds, st.floats(0.01, 1.0))
 def test_a_cascade_takes_the_targets_token_or_a_drafted_one_that_is_likely_enough(
     drafts: TokenTree, seed: int, alpha: float

@@ -33,6 +33,14 @@ def test_a_child_is_found_by_its_token(paths: list[list[int]], token: int) -> No
         assert tree.child(node, token) == (children[0] if children else None)
 
 
+@given(paths_of_drafts)
+def test_the_path_to_a_node_is_the_beginning_of_each_path_through_it(paths: list[list[int]]) -> None:
+    tree = merged(paths, 100)
+    for path in tree.paths():
+        for end, node in enumerate(path, start=1):
+            assert tree.path_to(node) == tuple(tree.tokens[one] for one in path[:end])
+
+
 @given(paths_of_drafts, st.integers(0, 3))
 def test_nothing_is_left_behind_the_end_of_a_text(paths: list[list[int]], last: int) -> None:
     tree = merged(paths, 100)

@@ -122,6 +122,7 @@ def _accept_tokens(
             acceptance,
             greedy=sequence.request.sampling.greedy,
             judged=lambda node: predictions.judged(entries[node]),
+            is_copied=lambda node: sequence.drafter.is_copied(drafts.path_to(node)),
         )
     if sequence.choice.error is not None:
         sequence.error = sequence.choice.error

@@ -131,6 +131,8 @@ class SequenceDrafter:
         self._found_earlier: tuple[TreeSource, ...] | None = None
         """What earlier texts know for the next pass; None until they are searched."""
         self._sources: list[Source] = []
+        self._predicted: list[Source] = []
+        """The sources whose tokens a model predicted after this very text."""
         self._drafted: Proposal | None = None
         """The tree of all sources for the next pass, the most likely first; None until it is asked for."""
 
@@ -223,6 +225,12 @@ class SequenceDrafter:
             drafts, longest = drafts.first(limit), min(limit, longest)
         return self._choice.drafts(drafts.pruned(self._output.length_to_end), longest)
 
+    def is_copied(self, path: Path) -> bool:
+        """Return whether a drafted token, the last of a path, is only copied: no model predicted it there."""
+        *before, token = path
+        offered = (source.after(tuple(before)).tokens for source in self._predicted)
+        return not any(token in tokens for tokens in offered)
+
     def learn(self, generated: Sequence[int]) -> None:
         """Update the acceptance rates by the tokens that the pass generated."""
         if self._request.draft_tree == "sequoia":
@@ -230,7 +238,7 @@ class SequenceDrafter:
         for source in self._sources:
             source.learn(generated)
         self._rates.by_model.learn(self._model_draft.chain, generated, len(self._tokens))
-        self._sources, self._model_draft = [], ModelDraft()
+        self._sources, self._predicted, self._model_draft = [], [], ModelDraft()
         self._found_earlier = self._drafted = None
 
     def follow(self, tokens: Sequence[int]) -> None:
@@ -261,7 +269,8 @@ class SequenceDrafter:
 
     def _draft(self) -> Proposal:
         if self._drafted is None:
-            self._sources = self._gather() if self._longest > 0 else []
+            self._predicted, copied = self._gather() if self._longest > 0 else ([], [])
+            self._sources = [*self._predicted, *copied]
             self._drafted = self._chosen(self._sources, self._longest, self._most)
         return self._drafted
 
@@ -277,25 +286,25 @@ class SequenceDrafter:
             case "greedy":
                 return united(sources, budget, _LEAST, most, _LIKELY)
 
-    def _gather(self) -> list[Source]:
-        """Return all that may know the next tokens.
+    def _gather(self) -> tuple[list[Source], list[Source]]:
+        """Return all that may know the next tokens: what models predict there, and what is copied.
 
         Under the published rule earlier texts draft alone where they score enough (SuffixDecoding's hybrid
         rule, arXiv 2411.04975).
         """
         earlier = self._from_earlier()
         if self._is_published and earlier:
-            return [*earlier]
-        sources: list[Source] = [ChainSource(path, rate) for path, rate in self._hinted(self._most)]
-        sources += earlier
+            return [], [*earlier]
+        predicted: list[Source] = [ChainSource(path, rate) for path, rate in self._hinted(self._most)]
+        if self._model_draft.predicted:
+            predicted.append(PredictedSource(self._model_draft.after, self._rates.predicted))
+        copied: list[Source] = [*earlier]
         # Earlier texts hold this one too, so a lookup would count the same tokens twice.
         if not earlier and (looked_up := self._look_up()):
-            sources.append(ChainSource(looked_up, self._rates.looked_up))
-        if self._model_draft.predicted:
-            sources.append(PredictedSource(self._model_draft.after, self._rates.predicted))
+            copied.append(ChainSource(looked_up, self._rates.looked_up))
         for table, calibration in self._tables:
-            sources.append(PredictedSource(self._recycled(table), calibration))
-        return sources
+            copied.append(PredictedSource(self._recycled(table), calibration))
+        return predicted, copied
 
     def _hinted(self, budget: int) -> list[tuple[list[int], HintRate]]:
         """Return up to ``budget`` next tokens of each hint that applies, and its rate."""
