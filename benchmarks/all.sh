@@ -108,8 +108,10 @@ fi
 measure draft_replay "$PY" draft_replay "$WORK/head.json" "$WORK/draft.json"
 
 # The demonstration pair.
-measure embedded_t0 "$PY" embedded --problems 60 --accuracy 500 --grades "$WORK/grades.jsonl" --temperatures 0
-measure frontier "$PY" frontier --problems 48 --accuracy 500 --grades "$WORK/grades.jsonl"
+measure embedded_t0 "$PY" embedded --problems 60 --accuracy 200 --grades "$WORK/grades.jsonl" --temperatures 0
+measure frontier "$PY" frontier --problems 48 --accuracy 200 --grades "$WORK/grades.jsonl" --rows speculative lookahead \
+    "specreason 0.95" "hybrid 0.9" "hybrid 0.95" "specreason, utility" "rsd 0.7" "rsd 0.9" "arbitrage, default" "arbitrage 0.2" \
+    "arbitrage, threshold 0.1" "arbitrage, random 0.5" scot speculative_thinking
 measure published_rules "$PY" published_rules --problems 200
 measure_thresholds
 measure load_torch "$PY" load --engine torch --padded 0 --arrivals 48 --runs "$WORK/load_torch.jsonl"

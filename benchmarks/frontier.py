@@ -192,6 +192,7 @@ def draw(rows: Sequence[Row], file: Path) -> None:
     from matplotlib import pyplot
 
     figure, axes = pyplot.subplots(figsize=(8, 5))
+    axes.set_prop_cycle(color=[pyplot.get_cmap("tab20")(number) for number in range(20)])
     kinds = [row.name.removesuffix(", default").rstrip("0123456789. ") for row in rows]
     for strategy in dict.fromkeys(kinds):
         own = [row for row, kind in zip(rows, kinds, strict=True) if kind == strategy]
