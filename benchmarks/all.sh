@@ -43,6 +43,16 @@ measure_thresholds() { # The command has a file of its own form.
         FAILED="$FAILED thresholds"
 }
 
+measure_relaxed_pair() { # A judge is trained first.
+    if [ "$NAMES" != "  " ] && [[ $NAMES != *" relaxed_pair "* ]]; then return; fi
+    if [ ! -e docs/measurements/data/relaxed_pair.json ]; then
+        "$PY" cli.py verifier train --level token --generate 100 --generate-seed 5 --labels 12 --max-tokens 256 \
+            --output "$WORK/judge" || FAILED="$FAILED judge"
+    fi
+    measure relaxed_pair "$PY" frontier --problems 48 --accuracy 200 --seed 41 --judge "$WORK/judge" --grades "$WORK/grades.jsonl" \
+        --rows speculative "cascade 0.5" "cascade 0.8" "cascade 0.95" "lenient 0.3, window 6" "lenient 0.05, window 2" judge
+}
+
 DRAFT="--draft models:smollm2-gsm8k-draft"
 HEAD="--head models:smollm2-gsm8k-head"
 GSM8K="--problems-file $DATA/gsm8k_test.jsonl --max-tokens 256"
@@ -73,6 +83,10 @@ measure real_planned "$PY" real $DRAFT --problems 24 $GSM8K --temperatures 0 --r
 ACCURACY="--problems 2 --problems-file $DATA/svamp.jsonl --max-tokens 256 --accuracy 1000 --grades $WORK/real_grades.jsonl"
 measure real_accuracy "$PY" real $DRAFT $ACCURACY --temperatures 0 --rows both:semantic:fixed hybrid:fixed
 measure real_accuracy_t06 "$PY" real $DRAFT $ACCURACY --temperatures 0.6 --rows both:semantic:fixed hybrid:fixed
+RELAXED="$DRAFT $HEAD --temperatures 0 --over head --rows head"
+measure real_relaxed "$PY" real $RELAXED head:cascade head:cascade:0.8 head:cascade:0.95 head:lenient:0.05 --problems 60 \
+    --problems-file "$DATA/svamp.jsonl" --max-tokens 256
+measure real_relaxed_accuracy "$PY" real $RELAXED head:cascade:0.8 head:cascade:0.95 $ACCURACY
 measure real_vllm_t0 "$VLLM_PY" real --engine vllm $DRAFT $HEAD --problems 60 $GSM8K --temperatures 0 \
     --rows torch:autoregressive vllm:ngram vllm:draft_model vllm:eagle3 prompt_lookup model hybrid
 measure real_vllm_t06 "$VLLM_PY" real --engine vllm $DRAFT $HEAD --problems 60 $GSM8K --temperatures 0.6 \
@@ -112,6 +126,7 @@ measure embedded_t0 "$PY" embedded --problems 60 --accuracy 200 --grades "$WORK/
 measure frontier "$PY" frontier --problems 48 --accuracy 200 --grades "$WORK/grades.jsonl" --rows speculative lookahead \
     "specreason 0.95" "hybrid 0.9" "hybrid 0.95" "specreason, utility" "rsd 0.7" "rsd 0.9" "arbitrage, default" "arbitrage 0.2" \
     "arbitrage, threshold 0.1" "arbitrage, random 0.5" scot speculative_thinking
+measure_relaxed_pair
 measure published_rules "$PY" published_rules --problems 200
 measure_thresholds
 measure load_torch "$PY" load --engine torch --padded 0 --arrivals 48 --runs "$WORK/load_torch.jsonl"

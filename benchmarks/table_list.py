@@ -279,6 +279,13 @@ PADDED: Final = (
     Column("beside another row", beside_another),
     *REAL[5:],
 )
+RELAXED: Final = (
+    *REAL[:3],
+    Column("beside another row", beside_another),
+    *REAL[4:6],
+    Column("looped", percent("looped")),
+    REAL[7],
+)
 _PADDED_ROWS: Final = ("autoregressive", "model", "model:alone", "both:semantic:fixed", "both:semantic")
 _THRESHOLDS: Final = (
     Column("threshold", text("threshold")),
@@ -382,6 +389,9 @@ TABLES: Final[dict[str, Table]] = {
     "samples": Table("strategies", [Part("samples")], _SAMPLES),
     "majority": Table("strategies", [Part("majority")], plain(*MAJORITY)),
     "frontier": Table("strategies", [Part("frontier")], plain(*FRONTIER)),
+    "real_relaxed": Table("strategies", [Part("real_relaxed")], plain(*RELAXED)),
+    "real_relaxed_accuracy": Table("strategies", [Part("real_relaxed_accuracy")], plain(*REAL_ACCURACY)),
+    "relaxed_pair": Table("strategies", [Part("relaxed_pair")], plain(*FRONTIER[:4], FRONTIER[6], *FRONTIER[8:])),
     "published_rules_real": Table("strategies", [Part("published_rules_real")], plain(*RULES[:9])),
     "published_rules": Table("strategies", [Part("published_rules")], plain(*RULES)),
     "thresholds": Table("tuning", [Part("thresholds")], plain(*_THRESHOLDS)),

@@ -107,7 +107,7 @@ class StrategySettings(Section):
     acceptance: AcceptanceRule = Field(
         default="exact",
         description="draft tokens to accept: exact: the target's own choices; cascade, lenient, judge: "
-        "others too (torch; loss class relaxed)",
+        "others of a model, too (torch; loss class relaxed)",
     )
     acceptance_threshold: float | None = Field(
         default=None,
