@@ -43,16 +43,6 @@ measure_thresholds() { # The command has a file of its own form.
         FAILED="$FAILED thresholds"
 }
 
-measure_relaxed_pair() { # A judge is trained first.
-    if [ "$NAMES" != "  " ] && [[ $NAMES != *" relaxed_pair "* ]]; then return; fi
-    if [ ! -e docs/measurements/data/relaxed_pair.json ]; then
-        "$PY" cli.py verifier train --level token --generate 100 --generate-seed 5 --labels 12 --max-tokens 256 \
-            --output "$WORK/judge" || FAILED="$FAILED judge"
-    fi
-    measure relaxed_pair "$PY" frontier --problems 48 --accuracy 200 --seed 41 --judge "$WORK/judge" --grades "$WORK/grades.jsonl" \
-        --rows speculative "cascade 0.5" "cascade 0.8" "cascade 0.95" "lenient 0.3, window 6" "lenient 0.05, window 2" judge
-}
-
 DRAFT="--draft models:smollm2-gsm8k-draft"
 HEAD="--head models:smollm2-gsm8k-head"
 GSM8K="--problems-file $DATA/gsm8k_test.jsonl --max-tokens 256"
@@ -126,7 +116,6 @@ measure embedded_t0 "$PY" embedded --problems 60 --accuracy 200 --grades "$WORK/
 measure frontier "$PY" frontier --problems 48 --accuracy 200 --grades "$WORK/grades.jsonl" --rows speculative lookahead \
     "specreason 0.95" "hybrid 0.9" "hybrid 0.95" "specreason, utility" "rsd 0.7" "rsd 0.9" "arbitrage, default" "arbitrage 0.2" \
     "arbitrage, threshold 0.1" "arbitrage, random 0.5" scot speculative_thinking
-measure_relaxed_pair
 measure published_rules "$PY" published_rules --problems 200
 measure_thresholds
 measure load_torch "$PY" load --engine torch --padded 0 --arrivals 48 --runs "$WORK/load_torch.jsonl"

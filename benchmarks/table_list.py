@@ -391,9 +391,6 @@ TABLES: Final[dict[str, Table]] = {
     "frontier": Table("strategies", [Part("frontier")], plain(*FRONTIER)),
     "real_relaxed": Table("strategies", [Part("real_relaxed")], plain(*RELAXED)),
     "real_relaxed_accuracy": Table("strategies", [Part("real_relaxed_accuracy")], plain(*REAL_ACCURACY)),
-    "relaxed_pair": Table(
-        "strategies", [Part("relaxed_pair")], plain(*FRONTIER[:4], FRONTIER[6], *FRONTIER[8:])
-    ),
     "published_rules_real": Table("strategies", [Part("published_rules_real")], plain(*RULES[:9])),
     "published_rules": Table("strategies", [Part("published_rules")], plain(*RULES)),
     "thresholds": Table("tuning", [Part("thresholds")], plain(*_THRESHOLDS)),
