@@ -76,7 +76,7 @@ measure real_accuracy_t06 "$PY" real $DRAFT $ACCURACY --temperatures 0.6 --rows 
 RELAXED="$DRAFT $HEAD --temperatures 0 --over head --rows head"
 measure real_relaxed "$PY" real $RELAXED head:cascade head:cascade:0.8 head:cascade:0.95 head:lenient:0.05 --problems 60 \
     --problems-file "$DATA/svamp.jsonl" --max-tokens 256
-measure real_relaxed_accuracy "$PY" real $RELAXED head:cascade:0.8 head:cascade:0.95 $ACCURACY
+measure real_relaxed_accuracy "$PY" real $RELAXED head:cascade:0.8 head:cascade:0.95 ${ACCURACY/1000/500}
 measure real_vllm_t0 "$VLLM_PY" real --engine vllm $DRAFT $HEAD --problems 60 $GSM8K --temperatures 0 \
     --rows torch:autoregressive vllm:ngram vllm:draft_model vllm:eagle3 prompt_lookup model hybrid
 measure real_vllm_t06 "$VLLM_PY" real --engine vllm $DRAFT $HEAD --problems 60 $GSM8K --temperatures 0.6 \
