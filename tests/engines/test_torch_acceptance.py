@@ -66,12 +66,13 @@ def test_at_the_loose_end_a_hint_is_taken_as_it_is(
     np.testing.assert_allclose(found.logprobs, expected.numpy(), atol=1e-4)
 
 
+@pytest.mark.parametrize("drafter", ["prompt_lookup", "recycling", "stand"])
 @pytest.mark.parametrize("acceptance", LOOSE)
-def test_copied_tokens_are_accepted_exactly(qwen: Served, acceptance: Acceptance) -> None:
+def test_copied_tokens_are_accepted_exactly(qwen: Served, acceptance: Acceptance, drafter: str) -> None:
     period = prompt(0)[:4]
     repeating = replace(request_of(0), prefix=Prefix((*period, *period, *period)))
     plain = write(qwen.scheduler(), repeating)
-    copying = replace(repeating, token_drafter="prompt_lookup", acceptance=acceptance)
+    copying = replace(repeating, token_drafter=drafter, acceptance=acceptance)
     copied = write(qwen.scheduler(), copying)
     assert copied.usage.num_drafted_tokens > copied.usage.num_accepted_draft_tokens
     assert copied.tokens == plain.tokens
