@@ -390,7 +390,11 @@ TABLES: Final[dict[str, Table]] = {
     "majority": Table("strategies", [Part("majority")], plain(*MAJORITY)),
     "frontier": Table("strategies", [Part("frontier")], plain(*FRONTIER)),
     "real_relaxed": Table("strategies", [Part("real_relaxed")], plain(*RELAXED)),
-    "real_relaxed_accuracy": Table("strategies", [Part("real_relaxed_accuracy")], plain(*REAL_ACCURACY)),
+    "real_relaxed_accuracy": Table(
+        "strategies",
+        [Part("real_relaxed_accuracy", ("autoregressive", "head:cascade:0.8", "head:cascade:0.95"))],
+        plain(*REAL_ACCURACY),
+    ),
     "published_rules_real": Table("strategies", [Part("published_rules_real")], plain(*RULES[:9])),
     "published_rules": Table("strategies", [Part("published_rules")], plain(*RULES)),
     "thresholds": Table("tuning", [Part("thresholds")], plain(*_THRESHOLDS)),
