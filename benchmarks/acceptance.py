@@ -1,29 +1,32 @@
 """Acceptance rate of draft tokens by drafting and verification method; no times are measured.
 
     python benchmarks/acceptance.py [--models real --draft FOLDER] [--problems 40]
-        [--temperatures 0.3 0.6 1.0] [--json]
+        [--temperatures 0.3 0.6 1.0] [--json [FILE]]
 
 The target writes solutions; at each of their tokens both models' distributions p and q are computed.
 The acceptance probability of a token drafted there is computed, not sampled:
 
 - ``rejection``: rejection sampling, the overlap of p and q, which nothing lossless exceeds;
-- ``shared noise``: both models choose with the same Gumbel noise, as the engine does;
-- ``own noise``: each chooses for itself;
-- ``greedy draft``: the draft proposes its likeliest token.
+- ``shared_noise``: both models choose with the same Gumbel noise, as the engine does;
+- ``own_noise``: each chooses for itself;
+- ``greedy_draft``: the draft proposes its likeliest token.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 import sys
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
+from arms import printer, write_rows
 from models import Task, add_models_arguments, model_folder, models_of
+from table_list import ACCEPTANCE
 
 from reason_spec.engines.torch.trimmed_head import TrimmedHead, read_vocabulary
 from reason_spec.speculation.acceptance import FloatArray, truncated_probabilities
@@ -46,6 +49,20 @@ class Answer(NamedTuple):
     tokens: list[int]
 
 
+@dataclass(frozen=True, slots=True)
+class Row:
+    """The mean chances of acceptance at a temperature."""
+
+    temperature: float
+    rejection: float
+    shared_noise: float
+    own_noise: float
+    greedy_draft: float
+
+
+print_rows = printer(*ACCEPTANCE)
+
+
 def load_model(role: Literal["target", "draft"], name: str) -> LoadedModel:
     """Load a model; one with a trimmed output layer gives all other tokens a probability of 0."""
     from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -62,9 +79,9 @@ def chances(target: FloatArray, draft: FloatArray) -> dict[str, float]:
     """Return the chance of acceptance under each way, for one position."""
     return {
         "rejection": float(np.minimum(target, draft).sum()),
-        "shared noise": _agreement_under_shared_noise(target, draft),
-        "own noise": float(target @ draft),
-        "greedy draft": float(target[int(np.argmax(draft))]),
+        "shared_noise": _agreement_under_shared_noise(target, draft),
+        "own_noise": float(target @ draft),
+        "greedy_draft": float(target[int(np.argmax(draft))]),
     }
 
 
@@ -156,7 +173,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--temperatures", type=float, nargs="+", default=[0.3, 0.6, 1.0])
     parser.add_argument("--max-tokens", type=int, default=640, help="most tokens of an answer")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.add_argument(
+        "--json", nargs="?", type=Path, const=Path("-"), help="write the rows to this file, or print them"
+    )
     options = parser.parse_args(arguments)
     models = models_of(options)
     if models.draft is None:
@@ -167,14 +186,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if pair[0].tokenizer.get_vocab() != pair[1].tokenizer.get_vocab():
         parser.error(f"draft {models.draft!r} and target {models.target!r} have different tokenizers")
     tasks = models.tasks(options.problems, options.seed)
-    rows = []
-    for temperature in options.temperatures:
-        chance = measure(*pair, tasks, temperature, options.max_tokens, options.seed)
-        rows.append({"temperature": temperature, **chance})
-        if not options.json:
-            sys.stdout.write("  ".join(f"{name} {value:.3f}" for name, value in rows[-1].items()) + "\n")
-    if options.json:
-        sys.stdout.write(json.dumps(rows, indent=2) + "\n")
+    rows = [
+        Row(temperature, **measure(*pair, tasks, temperature, options.max_tokens, options.seed))
+        for temperature in options.temperatures
+    ]
+    write_rows(rows, options.json, print_rows)
 
 
 if __name__ == "__main__":

@@ -90,6 +90,7 @@ measure real_head_t0 "$PY" real $DRAFT $HEAD --problems 60 $GSM8K --temperatures
 UNDER=""
 measure published_rules_real "$PY" published_rules --models real --target models:smollm2-gsm8k $DRAFT \
     --problems 24 --max-tokens 200 --cpu-time
+measure acceptance "$PY" acceptance --models real --target models:smollm2-gsm8k $DRAFT --problems 24 --max-tokens 256
 measure majority "$PY" majority $DRAFT $HEAD
 measure token_level_t0 "$PY" token_level $HEAD --temperatures 0 --methods prompt_lookup token_recycling head transformers:prompt_lookup
 measure token_level_t06 "$PY" token_level $HEAD --temperatures 0.6 --methods prompt_lookup token_recycling stand head
@@ -123,6 +124,7 @@ measure load_vllm "$VLLM_PY" load --arrivals 48 --runs "$WORK/load_vllm.jsonl"
 measure vllm_pair "$VLLM_PY" vllm_pair --problems 16
 measure vllm_pair_padded "$VLLM_PY" vllm_pair --problems 16 --padded 48
 measure agent_loop "$AGENTS_PY" agent_loop
+measure tools_ahead_loop "$AGENTS_PY" tools_ahead_loop
 }
 
 # A padded target and a weakened draft are folders, which docs/measurements/speed.md says how to make.

@@ -219,6 +219,15 @@ AGENT_LOOP: Final = (
     Column("solved", percent("accuracy")),
     Column("same texts", percent("same_texts")),
 )
+TOOLS_AHEAD_LOOP: Final = (
+    Column("agent", text("agent")),
+    Column("calls", text("n_calls")),
+    Column("seconds a user", number("seconds")),
+    Column("speed-up", times("speedup")),
+    Column("bound", times("bound")),
+    Column("run ahead", number("share_run_ahead")),
+    Column("precision", number("precision")),
+)
 SHAPES: Final = (
     Column("", name()),
     Column("tokens a pass", number("tokens_per_pass")),
@@ -249,6 +258,13 @@ MAJORITY: Final = (
     Column("passes a token", number("passes_per_token")),
     Column("same", percent("same")),
     CORES,
+)
+ACCEPTANCE: Final = (
+    Column("temperature", number("temperature", 1)),
+    Column("rejection", number("rejection", 3)),
+    Column("shared noise", number("shared_noise", 3)),
+    Column("own noise", number("own_noise", 3)),
+    Column("greedy draft", number("greedy_draft", 3)),
 )
 RULES: Final = (
     Column("", text("name")),
@@ -348,6 +364,7 @@ TABLES: Final[dict[str, Table]] = {
         "speed", [Part("real_padded", _PADDED_ROWS), Part("real_padded_t06", _PADDED_ROWS)], plain(*PADDED)
     ),
     "real_close_accuracy": Table("speed", [Part("real_close_accuracy")], plain(*REAL_ACCURACY)),
+    "acceptance": Table("token-level", [Part("acceptance")], plain(*ACCEPTANCE)),
     "embedded_t0": Table("demonstration-pair", [Part("embedded_t0")], plain(*EMBEDDED)),
     "token_level": Table("token-level", [Part("token_level_t0"), Part("token_level_t06")], token_level(True)),
     "token_level_math": Table(
@@ -418,5 +435,6 @@ TABLES: Final[dict[str, Table]] = {
     "agent_replay_seconds": Table("tools-ahead", [Part("agent_replay")], seconds_saved),
     "agent_replay_tools": Table("tools-ahead", [Part("agent_replay")], calls_by_tool),
     "agent_replay_chances": Table("tools-ahead", [Part("agent_replay")], calibration),
+    "tools_ahead_loop": Table("tools-ahead", [Part("tools_ahead_loop")], plain(*TOOLS_AHEAD_LOOP)),
     "agent_loop": Table("agents", [Part("agent_loop")], plain(*AGENT_LOOP)),
 }

@@ -29,9 +29,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from agent_loop import SERVED_MODEL, served
-from arms import write_rows
-from rich.console import Console
-from rich.table import Table
+from arms import printer, write_rows
+from table_list import TOOLS_AHEAD_LOOP
 
 from reason_spec.suffix.traces import TraceMessage
 from reason_spec.tools_ahead.calls import Event, events_of
@@ -203,15 +202,7 @@ def measure(base_url: str, users: Sequence[User], tool_seconds: float) -> list[R
     ]
 
 
-def print_rows(rows: Sequence[Row]) -> None:
-    table = Table()
-    for heading in "agent|users|calls|seconds a user|speed-up|bound|run ahead|precision".split("|"):
-        table.add_column(heading, justify="left" if heading == "agent" else "right")
-    for row in rows:
-        numbers = (row.speedup, row.bound, row.share_run_ahead, row.precision)
-        shown = ("-" if number is None else f"{number:.2f}" for number in numbers)
-        table.add_row(row.agent, str(row.n_users), str(row.n_calls), f"{row.seconds:.2f}", *shown)
-    Console(width=120).print(table)
+print_rows = printer(*TOOLS_AHEAD_LOOP)
 
 
 def main() -> None:

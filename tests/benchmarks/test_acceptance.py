@@ -29,13 +29,13 @@ def test_chance_under_shared_noise_equals_the_sum_over_pairs_of_tokens(
 ) -> None:
     p, q = (np.array(side, dtype=float) / sum(side) for side in zip(*weights, strict=True))
     chances: Callable[[FloatArray, FloatArray], dict[str, float]] = acceptance.chances
-    assert chances(p, q)["shared noise"] == pytest.approx(summed_over_pairs(p, q), abs=1e-12)
+    assert chances(p, q)["shared_noise"] == pytest.approx(summed_over_pairs(p, q), abs=1e-12)
 
 
 def test_demonstration_draft_is_accepted_most_by_rejection(capsys: pytest.CaptureFixture[str]) -> None:
     acceptance.main(["--problems", "1", "--temperatures", "0.6", "--max-tokens", "24", "--json"])
     (row,) = json.loads(capsys.readouterr().out)
-    assert 0.8 < row["own noise"] <= row["shared noise"] <= row["rejection"] <= 1
+    assert 0.8 < row["own noise"] <= row["shared_noise"] <= row["rejection"] <= 1
 
 
 def test_real_models_without_a_draft_are_refused_with_the_remedy(capsys: pytest.CaptureFixture[str]) -> None:

@@ -161,8 +161,8 @@ def of_type(annotation: str) -> Any:
 @pytest.mark.parametrize(
     "script",
     [
-        "agent_loop", "embedded", "frontier", "load_rows", "published_rules", "real", "suffix_store",
-        "token_level", "verifiers", "vllm_pair",
+        "acceptance", "agent_loop", "embedded", "frontier", "load_rows", "published_rules", "real",
+        "suffix_store", "token_level", "tools_ahead_loop", "verifiers", "vllm_pair",
     ],
 )  # fmt: skip
 def test_a_script_prints_its_rows_in_the_columns_of_its_table(
