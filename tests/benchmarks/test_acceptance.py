@@ -35,7 +35,7 @@ def test_chance_under_shared_noise_equals_the_sum_over_pairs_of_tokens(
 def test_demonstration_draft_is_accepted_most_by_rejection(capsys: pytest.CaptureFixture[str]) -> None:
     acceptance.main(["--problems", "1", "--temperatures", "0.6", "--max-tokens", "24", "--json"])
     (row,) = json.loads(capsys.readouterr().out)
-    assert 0.8 < row["own noise"] <= row["shared_noise"] <= row["rejection"] <= 1
+    assert 0.8 < row["own_noise"] <= row["shared_noise"] <= row["rejection"] <= 1
 
 
 def test_real_models_without_a_draft_are_refused_with_the_remedy(capsys: pytest.CaptureFixture[str]) -> None:

@@ -14,7 +14,7 @@ from scipy.stats import chisquare
 
 from reason_spec.engines.generation import EngineRequest
 from reason_spec.speculation.acceptance import truncated_probabilities
-from reason_spec.types import Acceptance, Constraint, NoiseKey, Prefix, Sampling
+from reason_spec.types import Acceptance, Constraint, NoiseKey, Prefix, Sampling, TokenDrafterName
 from tests.engines.tiny_models import LENGTH, NUM_PROMPTS, Served, prompt, spoiled, write
 
 STRICT = [Acceptance("cascade", 0.0), Acceptance("lenient", 1.0, 0)]
@@ -68,7 +68,9 @@ def test_at_the_loose_end_a_hint_is_taken_as_it_is(
 
 @pytest.mark.parametrize("drafter", ["prompt_lookup", "recycling", "stand"])
 @pytest.mark.parametrize("acceptance", LOOSE)
-def test_copied_tokens_are_accepted_exactly(qwen: Served, acceptance: Acceptance, drafter: str) -> None:
+def test_copied_tokens_are_accepted_exactly(
+    qwen: Served, acceptance: Acceptance, drafter: TokenDrafterName
+) -> None:
     period = prompt(0)[:4]
     repeating = replace(request_of(0), prefix=Prefix((*period, *period, *period)))
     plain = write(qwen.scheduler(), repeating)
