@@ -70,13 +70,14 @@ measure real_suffix_t0 "$PY" real --problems 60 $GSM8K --temperatures 0 --rows s
 measure real_t06 "$PY" real $DRAFT $HEAD --problems 60 $GSM8K --temperatures 0.6 --rows prompt_lookup token_recycling self head \
     model:recycling steps:exact both:semantic hybrid hybrid:head transformers:assistant_model transformers:prompt_lookup
 measure real_planned "$PY" real $DRAFT --problems 24 $GSM8K --temperatures 0 --rows model hybrid hybrid:fixed
-ACCURACY="--problems 2 --problems-file $DATA/svamp.jsonl --max-tokens 256 --accuracy 1000 --grades $WORK/real_grades.jsonl"
+SVAMP="--problems-file $DATA/svamp.jsonl --max-tokens 256"
+GRADED="--problems 2 $SVAMP --grades $WORK/real_grades.jsonl"
+ACCURACY="$GRADED --accuracy 1000"
 measure real_accuracy "$PY" real $DRAFT $ACCURACY --temperatures 0 --rows both:semantic:fixed hybrid:fixed
 measure real_accuracy_t06 "$PY" real $DRAFT $ACCURACY --temperatures 0.6 --rows both:semantic:fixed hybrid:fixed
 RELAXED="$DRAFT $HEAD --temperatures 0 --over head --rows head"
-measure real_relaxed "$PY" real $RELAXED head:cascade head:cascade:0.8 head:cascade:0.95 head:lenient:0.05 --problems 60 \
-    --problems-file "$DATA/svamp.jsonl" --max-tokens 256
-measure real_relaxed_accuracy "$PY" real $RELAXED head:cascade:0.8 head:cascade:0.95 ${ACCURACY/1000/500}
+measure real_relaxed "$PY" real $RELAXED head:cascade head:cascade:0.8 head:cascade:0.95 head:lenient:0.05 --problems 60 $SVAMP
+measure real_relaxed_accuracy "$PY" real $RELAXED head:cascade:0.8 head:cascade:0.95 $GRADED --accuracy 500
 measure real_vllm_t0 "$VLLM_PY" real --engine vllm $DRAFT $HEAD --problems 60 $GSM8K --temperatures 0 \
     --rows torch:autoregressive vllm:ngram vllm:draft_model vllm:eagle3 prompt_lookup model hybrid
 measure real_vllm_t06 "$VLLM_PY" real --engine vllm $DRAFT $HEAD --problems 60 $GSM8K --temperatures 0.6 \
