@@ -26,7 +26,7 @@ import numpy as np
 import torch
 from arms import printer, write_rows
 from models import Task, add_models_arguments, model_folder, models_of
-from table_list import ACCEPTANCE
+from table_columns import ACCEPTANCE
 
 from reason_spec.engines.torch.trimmed_head import TrimmedHead, read_vocabulary
 from reason_spec.speculation.acceptance import FloatArray, truncated_probabilities

@@ -36,8 +36,8 @@ from typing import Any, TypedDict
 
 from arms import printer, write_rows
 from models import Models, Task, add_models_arguments, model_folder, models_of
+from table_columns import AGENT_LOOP
 from table_forms import Column, number, text, times
-from table_list import AGENT_LOOP
 
 from reason_spec.accelerator.cores import available_cores
 from reason_spec.pair.wording import SCORE_QUESTION

@@ -26,8 +26,8 @@ from typing import Any
 from arms import Arm, Ours, Run, Transformers, printer, settings_of, time_rows, write_measured
 from grades import Grades, grade
 from models import Models, Task, add_models_arguments, models_of, needs_draft
+from table_columns import EMBEDDED
 from table_forms import Column, number
-from table_list import EMBEDDED
 
 from reason_spec.accelerator import Accelerator
 from reason_spec.control.costs import Costs

@@ -31,8 +31,8 @@ from arms import Arm, Ours, Run, cpu_seconds_of_engines, printer, settings_of, t
 from embedded import parser_of
 from grades import Graded, Grades, grade
 from models import Models, Task, models_of, needs_draft
+from table_columns import FRONTIER
 from table_forms import Column, number, percent, text
-from table_list import FRONTIER
 
 from reason_spec.accelerator import Accelerator
 from reason_spec.evaluation.estimates import estimate_gain

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from arms import printer
+from table_columns import LOAD
 from table_forms import Column, number, text
-from table_list import LOAD
 
 BASELINES: Final = ("alone", "alone-shared")
 CONTROLLER: Final = "controller"

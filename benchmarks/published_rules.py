@@ -36,7 +36,7 @@ from typing import Any, Final
 from arms import Arm, Ours, cpu_seconds_of_engines, printer, time_rows, write_measured
 from frontier import BASELINE, arms_of
 from models import Models, add_models_arguments, models_of
-from table_list import RULES
+from table_columns import RULES
 
 from reason_spec.accelerator import Accelerator
 from reason_spec.evaluation.statistics import clopper_pearson_upper, median_interval

@@ -48,8 +48,8 @@ from grades import Grades, grade
 from models import Task
 from real_engines import add_engine_arguments
 from real_rows import LOSSY, ROWS, TRANSFORMERS, Bench, open_bench, wanted_rows
+from table_columns import CORES, DRAFTS, REAL, TEMPERATURE
 from table_forms import Column, number, percent
-from table_list import CORES, DRAFTS, REAL, TEMPERATURE
 
 from reason_spec.engines.pruned import find_pruned
 from reason_spec.errors import DataError, SettingsError

@@ -33,8 +33,8 @@ from arms import Arm, Run, printer, time_rows, token_seconds, write_measured
 from models import Task, needs_draft
 from real_engines import add_engine_arguments, draft_tokens
 from real_rows import ROWS, TRANSFORMERS, RowSpec, open_bench
+from table_columns import SHAPES, TEMPERATURE
 from table_forms import Column, number, text
-from table_list import SHAPES, TEMPERATURE
 
 from reason_spec.errors import DataError
 from reason_spec.evaluation.grouping import BASELINE

@@ -30,7 +30,7 @@ from typing import Any, Final
 
 from agent_loop import SERVED_MODEL, served
 from arms import printer, write_rows
-from table_list import TOOLS_AHEAD_LOOP
+from table_columns import TOOLS_AHEAD_LOOP
 
 from reason_spec.suffix.traces import TraceMessage
 from reason_spec.tools_ahead.calls import Event, events_of

@@ -28,8 +28,8 @@ from typing import Final, NamedTuple
 import numpy as np
 from arms import printer, write_rows
 from step_changes import HELD_OUT, Case, cases_of_steps, generated_cases, read_cases, read_steps
+from table_columns import PAIRS
 from table_forms import Column, text
-from table_list import PAIRS
 
 from reason_spec.evaluation.statistics import Interval, exact_interval
 from reason_spec.lab.verifier_training.mining import StepPair

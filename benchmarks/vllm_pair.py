@@ -35,8 +35,8 @@ from arms import printer, write_rows
 from embedded import MAX_TOKENS
 from models import Models, Task, add_models_arguments, model_folder, models_of, needs_draft
 from padding import pad
+from table_columns import VLLM_PAIR
 from table_forms import Column, number, percent, text
-from table_list import VLLM_PAIR
 
 from reason_spec.accelerator import Accelerator, Generator, Solution
 from reason_spec.engines.worker.engine import WorkerEngine

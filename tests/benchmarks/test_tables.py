@@ -12,8 +12,9 @@ import pytest
 import tables
 from hypothesis import given
 from hypothesis import strategies as st
+from table_columns import cores_in_use
 from table_forms import Column, number, pivot, plain, text
-from table_list import TABLES, Part, Table, cores_in_use
+from table_list import TABLES, Part, Table
 
 ALL = (Path(tables.__file__).parent / "all.sh").read_text()
 
