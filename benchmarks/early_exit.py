@@ -1,7 +1,7 @@
 """Measure an exit policy on problems and models that it was not trained on, beside other rules.
 
     python benchmarks/early_exit.py TRACES --solved FILE [--train-group NAME ...] [--report-group NAME ...]
-        [--math FILE] [--policy FILE] [--plot FILE] [--json FILE]
+        [--math FILE] [--policy FILE] [--plot FILE] [--json [FILE]]
 
 TRACES are stored answers as `reason-spec exit train` reads them, FILE of --solved worked solutions in GSM8K's
 form. Each answer is replayed under a policy that saw neither its problem (five folds) nor any answer of its
@@ -19,6 +19,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from arms import printer, write_rows
+from table_columns import EXIT_CURVE, EXIT_RULES
+
 from reason_spec.cli.exit_screens import Bench, published_points, solved_problems
 from reason_spec.exit.policy import ExitPolicy, question_key
 from reason_spec.lab.exit import training
@@ -30,10 +33,6 @@ from reason_spec.lab.exit.tuning import THRESHOLDS, PolicyCurve
 from reason_spec.tasks.grading import Grader
 
 TASK: Final = "gsm8k"
-
-
-def show(text: str) -> None:
-    sys.stdout.write(text + "\n")
 
 
 def note(text: str) -> None:
@@ -70,12 +69,9 @@ def nested(trials: dict[float, list[Replayed]], fold: Sequence[int], loss: float
     return answers
 
 
-def line(name: str, report: ReplayReport) -> str:
-    shares = (report.saved_low, report.saved_high, report.accuracy_before, report.accuracy_after)
-    low, high, before, after = (f"{100 * share:.1f}" for share in shares)
-    saved = f"{100 * (1 - report.tokens_kept):.1f} ({low}-{high})"
-    bound = f"{100 * report.loss:.2f} | {100 * report.loss_upper95:.2f}"
-    return f"| {name} | {report.n} | {saved} | {before} | {after} | {report.lost} | {report.won} | {bound} |"
+def print_rows(rows: Sequence[dict[str, Any]]) -> None:
+    printer(*EXIT_RULES)([row for row in rows if row["threshold"] is None])
+    printer(*EXIT_CURVE)([row for row in rows if row["threshold"] is not None])
 
 
 def math_traces(file: Path) -> list[Trace]:
@@ -102,7 +98,7 @@ def main() -> None:
     parser.add_argument("--loss", type=float, default=1.0)
     parser.add_argument("--policy", type=Path)
     parser.add_argument("--plot", type=Path)
-    parser.add_argument("--json", type=Path)
+    parser.add_argument("--json", nargs="?", type=Path, const=Path("-"))
     options = parser.parse_args()
     reads = read_steps(read_traces(options.traces, TASK, groups=options.train_group))
     solved = solved_problems(options.solved)
@@ -142,24 +138,16 @@ def main() -> None:
             solutions = read_steps(math_traces(options.math))
             replay = Replay(solutions, grader, "math500")
             rows["MATH solutions"] = ReplayReport.of(replay.run(policy_rule(policy)))
-    show("| rule | answers | saved, % | right before, % | after, % | lost | won | loss, points | at most |")
-    show("|---|---|---|---|---|---|---|---|---|")
-    for name, report in rows.items():
-        show(line(name, report))
-    show("\n| threshold | saved, % | loss, points | at most |\n|---|---|---|---|")
-    for value, report in zip(trials, curve, strict=True):
-        saved = 100 * (1 - report.tokens_kept)
-        show(f"| {value:g} | {saved:.1f} | {100 * report.loss:.2f} | {100 * report.loss_upper95:.2f} |")
     if options.policy is not None:
         options.policy.write_text(policy.to_json(), encoding="utf-8")
     if options.plot is not None:
         draw_curve(curve, others, options.plot)
-    if options.json is not None:
-        content = {
-            "rows": {name: report.to_dict() for name, report in rows.items()},
-            "curve": {f"{t:g}": report.to_dict() for t, report in zip(trials, curve, strict=True)},
-        }
-        options.json.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+    named = [{"name": name, "threshold": None, **report.to_dict()} for name, report in rows.items()]
+    by_threshold = [
+        {"name": "policy, all", "threshold": value, **report.to_dict()}
+        for value, report in zip(trials, curve, strict=True)
+    ]
+    write_rows(named + by_threshold, options.json, print_rows)
 
 
 if __name__ == "__main__":

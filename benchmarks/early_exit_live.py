@@ -1,7 +1,7 @@
 """Measure early exit in running answers: the demonstration pair, or stored answers that are played back.
 
     python benchmarks/early_exit_live.py [--problems 40] [--seed 0] [--rules none policy ...] [--threshold P]
-        [--strategies autoregressive lookahead hybrid] [--policy FILE] [--json FILE]
+        [--strategies autoregressive lookahead hybrid] [--policy FILE] [--json [FILE]]
     python benchmarks/early_exit_live.py --traces FILE --group NAME [--agreement 0.7] [--pass-ms 30 29 34]
         [--draft-ms 5] [the options above]
 
@@ -24,15 +24,16 @@ import virtual_clock  # isort: skip  # noqa: F401 - before anything of reason_sp
 import argparse
 import asyncio
 import hashlib
-import json
 import random
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import numpy as np
+from arms import printer, write_rows
+from table_columns import EXIT_LIVE
 
 from reason_spec.accelerator import Accelerator, Solution
 from reason_spec.accelerator.thinking import OPENER
@@ -119,6 +120,7 @@ class Row:
     right: int
     ended_early: int
     problems: int
+    speedup: float = 1.0
 
 
 class Played(NamedTuple):
@@ -236,6 +238,16 @@ def row_of(arm: Arm, found: Sequence[Solution], references: Sequence[str], grade
     )
 
 
+def with_speedups(rows: Sequence[Row]) -> list[Row]:
+    """Return the rows with the speed-up over plain decoding without a rule, or over the first row."""
+    plain = (row for row in rows if (row.strategy, row.rule) == ("autoregressive", "none"))
+    base = next(plain, rows[0])
+    return [replace(row, speedup=base.seconds / row.seconds) for row in rows]
+
+
+print_rows = printer(*EXIT_LIVE)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -251,31 +263,14 @@ def main() -> None:
     parser.add_argument("--pass-ms", type=float, nargs=3, default=[30.0, 29.0, 34.0])
     parser.add_argument("--draft-ms", type=float, default=5.0)
     parser.add_argument("--policy", type=Path)
-    parser.add_argument("--json", type=Path)
+    parser.add_argument("--json", nargs="?", type=Path, const=Path("-"))
     options = parser.parse_args()
     with Grader() as grader:
         if options.traces is None:
             rows = asyncio.run(answer_all(options, grader))
         else:
             rows = play_all(options, grader)
-    plain = (row for row in rows if (row.strategy, row.rule) == ("autoregressive", "none"))
-    base = next(plain, rows[0])
-    sys.stdout.write(
-        "| strategy | rule | seconds | speed-up | tokens | of trials | passes | right | ended early |\n"
-        "|---|---|---|---|---|---|---|---|---|\n"
-    )
-    for row in rows:
-        speedup = base.seconds / row.seconds
-        sys.stdout.write(
-            f"| {row.strategy} | {row.rule} | {row.seconds:.1f} | {speedup:.2f} | {row.tokens:.0f} "
-            f"| {row.probe_tokens:.0f} | {row.passes:.0f} | {row.right} of {row.problems} "
-            f"| {row.ended_early} |\n"
-        )
-    if options.json is not None:
-        names = ("problems", "seed", "threshold", "agreement", "pass_ms", "draft_ms")
-        content = {name: getattr(options, name) for name in names}
-        rated = [{**asdict(row), "speedup": base.seconds / row.seconds} for row in rows]
-        options.json.write_text(json.dumps({**content, "rows": rated}, indent=2) + "\n", encoding="utf-8")
+    write_rows(with_speedups(rows), options.json, print_rows)
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from table_forms import (
+    Cell,
     Column,
     Fields,
     Form,
@@ -300,3 +301,36 @@ def is_left_out(row: Fields) -> bool:
 
 def is_other_set(row: Fields) -> bool:
     return bool(row["kind"] == "all" and not row["pairs"].endswith("left out"))
+
+
+def _saved(row: Fields) -> str:
+    return f"{1 - row['tokens_kept']:.1%} ({100 * row['saved_low']:.1f}-{100 * row['saved_high']:.1f})"
+
+
+def _points(field: str) -> Cell:
+    return number(field, 2, scale=100.0)
+
+
+EXIT_RULES: Final = (
+    Column("rule", text("name")),
+    Column("answers", number("n", 0)),
+    Column("thinking saved", _saved),
+    Column("right before", percent("accuracy_before", 1)),
+    Column("right after", percent("accuracy_after", 1)),
+    Column("lost", text("lost")),
+    Column("won", text("won")),
+    Column("loss, points", _points("loss")),
+    Column("at most", _points("loss_upper95")),
+)
+EXIT_CURVE: Final = (Column("threshold", text("threshold")), *EXIT_RULES[2:3], *EXIT_RULES[5:])
+EXIT_LIVE: Final = (
+    Column("strategy", name("strategy")),
+    Column("rule", name("rule")),
+    Column("seconds", number("seconds", 1)),
+    Column("speed-up", times("speedup")),
+    Column("tokens", number("tokens", 0)),
+    Column("tokens of trials", number("probe_tokens", 0)),
+    Column("passes", number("passes", 0)),
+    Column("right", counted("right", "problems")),
+    Column("ended early", text("ended_early")),
+)
