@@ -3,7 +3,7 @@
 #
 #     benchmarks/all.sh DATA [NAME...]
 #
-# DATA is a folder with gsm8k_test.jsonl, svamp.jsonl, math500.jsonl, gsm8k_400x12.jsonl, math_cot_100x8.jsonl and tau_airline_gpt4o.jsonl.
+# DATA is a folder with gsm8k_train.jsonl, gsm8k_test.jsonl, svamp.jsonl, math500.jsonl, gsm8k_400x12.jsonl, math_cot_100x8.jsonl and tau_airline_gpt4o.jsonl.
 # Names are those of the measurements below; by default all. A measurement whose file lies in docs/measurements/data is not made again, so a
 # stopped run goes on where it was; remove a file to measure anew. Rows that need an extra or vLLM's environment are skipped
 # with a message where it is missing.
@@ -31,16 +31,16 @@ measure() { # NAME PYTHON SCRIPT OPTION...
     "$PY" benchmarks/tables.py run "$name" -- $UNDER "$python" "benchmarks/$script.py" "$@" || FAILED="$FAILED $name"
 }
 
-measure_thresholds() { # The command has a file of its own form.
-    if [ "$NAMES" != "  " ] && [[ $NAMES != *" thresholds "* ]]; then return; fi
-    if [ -e docs/measurements/data/thresholds.json ]; then return; fi
-    local command="cli.py tune verifier --limit 400 --thresholds 0.95,0.9 --whole-curve --loss 1 --concurrency 16 --set sampling.seed=3"
-    # shellcheck disable=SC2086
-    "$PY" $command --no-plot --output "$WORK/thresholds" &&
-        "$PY" -c 'import json, sys; json.dump(json.load(open(sys.argv[1]))["trials"], open(sys.argv[2], "w"))' \
-            "$WORK/thresholds/calibration.json" "$WORK/thresholds.json" &&
-        "$PY" benchmarks/tables.py keep thresholds "$WORK/thresholds.json" --command "python $command" ||
-        FAILED="$FAILED thresholds"
+measure_cli() { # NAME ROWS OPTION...: a command of the package; ROWS is what of its JSON (found) the rows are, in Python
+    local name=$1 rows=$2
+    shift 2
+    if [ "$NAMES" != "  " ] && [[ $NAMES != *" $name "* ]]; then return; fi
+    if [ -e "docs/measurements/data/$name.json" ]; then return; fi
+    "$PY" cli.py "$@" --json > "$WORK/$name.found" &&
+        "$PY" -c "import json, sys; found = json.load(open(sys.argv[1])); json.dump($rows, open(sys.argv[2], 'w'))" \
+            "$WORK/$name.found" "$WORK/$name.json" &&
+        "$PY" benchmarks/tables.py keep "$name" "$WORK/$name.json" --command "python cli.py $*" ||
+        FAILED="$FAILED $name"
 }
 
 DRAFT="--draft models:smollm2-gsm8k-draft"
@@ -56,11 +56,24 @@ measure interval_coverage "$PY" interval_coverage --runs 4000 --seed 21
 measure step_map "$PY" step_map
 measure samples "$PY" sample_replay "$DATA/math_cot_100x8.jsonl" --problems 6
 measure suffix_store "$PY" suffix_store
+measure suffix_replays "$PY" suffix_agent "$DATA/tau_airline_gpt4o.jsonl" --conversations 20 --problems 0
 measure suffix_tau "$PY" suffix_replay "$DATA/tau_airline_gpt4o.jsonl"
 measure suffix_reasoning "$PY" suffix_replay "$DATA/gsm8k_400x12.jsonl" --trials deepseek-r1 qwq-32b s1.1-32b --fit-tasks 10 --test-tasks 20
 measure agent_replay "$VLLM_PY" agent_replay "$DATA/tau_airline_gpt4o.jsonl"
 measure verifiers "$PY" verifiers --solutions "$DATA/gsm8k_400x12.jsonl" --verifiers semantic
-measure verifiers_baselines "$PY" verifiers --solutions "$DATA/gsm8k_400x12.jsonl" --verifiers exact numbers
+measure verifiers_baselines "$PY" verifiers --solutions "$DATA/gsm8k_400x12.jsonl" --verifiers exact numbers embedding
+measure lookahead_paper "$PY" lookahead_paper
+measure step_lengths "$PY" step_boundaries "$DATA/gsm8k_400x12.jsonl" --every 8
+measure early_exit "$PY" early_exit "$DATA/gsm8k_400x12.jsonl" --solved "$DATA/gsm8k_train.jsonl" \
+    --math "$DATA/math_cot_100x8.jsonl" --train-group qwq-32b --train-group deepseek-r1 --train-group s1.1-32b \
+    --train-group deepseek-r1-distill-qwen --report-group qwq-32b --report-group deepseek-r1 --report-group s1.1-32b
+if [ ! -e docs/measurements/data/early_exit_live.json ] && [ ! -e "$WORK/held_out.json" ]; then
+    tail -n +41 "$DATA/gsm8k_400x12.jsonl" > "$WORK/other_problems.jsonl"
+    "$PY" cli.py exit train "$WORK/other_problems.jsonl" --solved "$DATA/gsm8k_train.jsonl" --group deepseek-r1 --group s1.1-32b \
+        --group deepseek-r1-distill-qwen --output "$WORK/held_out.json" || FAILED="$FAILED exit_train"
+fi
+measure early_exit_live "$PY" early_exit_live --traces "$DATA/gsm8k_400x12.jsonl" --group qwq-32b --problems 40 \
+    --strategies autoregressive hybrid --policy "$WORK/held_out.json"
 
 # SmolLM2-135M, half an hour to two hours each.
 measure real_t0 "$PY" real $DRAFT $HEAD --problems 60 $GSM8K --temperatures 0 --rows token_recycling head model model:recycling \
@@ -92,6 +105,9 @@ UNDER=""
 measure published_rules_real "$PY" published_rules --models real --target models:smollm2-gsm8k $DRAFT \
     --problems 24 --max-tokens 200 --cpu-time
 measure acceptance "$PY" acceptance --models real --target models:smollm2-gsm8k $DRAFT --problems 24 --max-tokens 256
+measure dtypes "$PY" dtypes
+measure draft_counts "$PY" draft_counts --problems 3 --temperatures 0.6 --budgets 8 \
+    --rows prompt_lookup samples stand recycling samples+recycling
 measure majority "$PY" majority $DRAFT $HEAD
 measure token_level_t0 "$PY" token_level $HEAD --temperatures 0 --methods prompt_lookup token_recycling head transformers:prompt_lookup
 measure token_level_t06 "$PY" token_level $HEAD --temperatures 0.6 --methods prompt_lookup token_recycling stand head
@@ -119,7 +135,15 @@ measure frontier "$PY" frontier --problems 48 --accuracy 200 --grades "$WORK/gra
     "specreason 0.95" "hybrid 0.9" "hybrid 0.95" "specreason, utility" "rsd 0.7" "rsd 0.9" "arbitrage, default" "arbitrage 0.2" \
     "arbitrage, threshold 0.1" "arbitrage, random 0.5" scot speculative_thinking
 measure published_rules "$PY" published_rules --problems 200
-measure_thresholds
+measure_cli thresholds 'found["trials"]' tune verifier --limit 400 --whole-curve --loss 1 --concurrency 16 \
+    --set sampling.seed=3 --no-plot --output runs/thresholds
+if "$PY" cli.py router collect --generate 50 --generate-seed 52000 --rollouts 8 --max-tokens 448 --output runs/router-test; then
+    measure_cli router 'found["curves"]' router eval runs/router-test
+fi
+measure_cli tuned '[{"stage": stage, **one} for stage, rung in [*enumerate(found["rungs"], 1), ("final", found["final"])]
+    for one in rung["candidates"]]' tune --generate 80 --loss 10 --strategies speculative,lookahead,hybrid --depths 2,6 \
+    --thresholds 0.95,0.9 --set target.cores=[0] --set draft.cores=[1] --output runs/tuned
+measure suffix_agent "$PY" suffix_agent --rows planned
 measure load_torch "$PY" load --engine torch --padded 0 --arrivals 48 --runs "$WORK/load_torch.jsonl"
 measure load_vllm "$VLLM_PY" load --arrivals 48 --runs "$WORK/load_vllm.jsonl"
 measure vllm_pair "$VLLM_PY" vllm_pair --problems 16

@@ -263,9 +263,13 @@ def write_measured(
     write_rows(rows, destination, show)
 
 
+def _fields(row: Any) -> dict[str, Any]:
+    return row if isinstance(row, dict) else asdict(row)
+
+
 def write_rows(rows: Sequence[Any], destination: Path | None, show: Callable[[Sequence[Any]], None]) -> None:
     """Show rows as a table, and write them as JSON to a file; ``-`` is standard output, without the table."""
-    text = json.dumps([row if isinstance(row, dict) else asdict(row) for row in rows], indent=2) + "\n"
+    text = json.dumps([_fields(row) for row in rows], indent=2) + "\n"
     if destination == Path("-"):
         sys.stdout.write(text)
         return
@@ -279,7 +283,7 @@ def printer(*columns: Column) -> Callable[[Sequence[Any]], None]:
 
     def show(rows: Sequence[Any]) -> None:
         table = Table()
-        cells = [[column.cell(asdict(row)).strip("`") for row in rows] for column in columns]
+        cells = [[column.cell(_fields(row)).strip("`") for row in rows] for column in columns]
         for column, shown in zip(columns, cells, strict=True):
             is_text = any(cell[:1].isalpha() for cell in shown)
             heading = column.heading or "row"

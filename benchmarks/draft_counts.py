@@ -24,9 +24,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from arms import write_rows
-from rich.console import Console
-from rich.table import Table
+from arms import printer, write_rows
+from table_columns import COUNTS
 
 from reason_spec.engines.generation import EngineRequest, GenerationResult
 from reason_spec.engines.model_files import resolve_model
@@ -216,24 +215,7 @@ class Bench:
         )
 
 
-def show(rows: Sequence[Row]) -> None:
-    table = Table()
-    for heading in "row|T|budget|samples|tokens|tokens/pass|drafted/pass|accepted|ms/token|same".split("|"):
-        table.add_column(heading, justify="left" if heading == "row" else "right")
-    for row in rows:
-        table.add_row(
-            row.name,
-            f"{row.temperature:g}",
-            str(row.budget),
-            str(row.samples),
-            str(row.tokens),
-            f"{row.tokens_per_pass:.3f}",
-            f"{row.drafted:.1f}",
-            f"{row.accepted:.1%}",
-            f"{row.ms_per_token:.1f}",
-            f"{row.same:.0%}",
-        )
-    Console(width=120).print(table)
+print_rows = printer(*COUNTS)
 
 
 def main() -> None:
@@ -266,7 +248,7 @@ def main() -> None:
             for budget in options.budgets:
                 rows.append(bench.measure(spec, temperature, budget))
                 sys.stderr.write(f"{rows[-1]}\n")
-    write_rows(rows, options.json, show)
+    write_rows(rows, options.json, print_rows)
 
 
 if __name__ == "__main__":

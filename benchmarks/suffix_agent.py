@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
 import random
 import statistics
 import sys
@@ -27,12 +26,16 @@ import tempfile
 import time
 from collections.abc import Sequence
 from contextlib import aclosing
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
+from arms import printer, write_rows
 from changed_questions import change_a_name, change_a_number, has_name
 from models import Models, add_models_arguments, models_of, needs_draft
+from table_columns import SUFFIX_AGENT
+from table_forms import Column, text
+from text_columns import SUFFIX_REPLAYS
 
 from reason_spec.accelerator import Accelerator, Generator, Solution
 from reason_spec.accelerator.load import with_new_planners
@@ -174,6 +177,18 @@ class Arm:
     def texts(self) -> list[tuple[int, ...]]:
         return [tuple(t for step in solution.steps for t in step.tokens) for solution in self.solutions]
 
+    @property
+    def depth(self) -> float | None:
+        """The mean depth of the plans; None without a planner."""
+        plans = [solution.recorder.plan for solution in self.solutions]
+        depths = [plan.depth for plan in plans if plan is not None]
+        return statistics.mean(depths) if depths else None
+
+    def passes_per_token(self, model: Literal["target", "draft"]) -> float:
+        recorders = [solution.recorder for solution in self.solutions]
+        usages = [r.target_usage if model == "target" else r.draft_usage for r in recorders]
+        return sum(usage.num_passes for usage in usages) / sum(map(len, self.texts))
+
 
 @dataclass(frozen=True, slots=True)
 class Row:
@@ -191,10 +206,13 @@ class Row:
     steps_from_cache: float
     alpha_step_cache: float | None
     passes_per_token: float
+    cold_passes_per_token: float
     run_per_token: float
     draft_passes_per_token: float
+    cold_draft_passes_per_token: float
     drafted_per_token: float
     depth: float | None
+    cold_depth: float | None
 
 
 class Solver:
@@ -311,7 +329,6 @@ def row_of(setting: str, arm: Arm, cold: Arm, alone: Sequence[tuple[int, ...]]) 
     recorders = [solution.recorder for solution in arm.solutions]
     steps = [step for solution in arm.solutions for step in solution.steps]
     verdicts = [verdict.accepted for recorder in recorders for verdict in recorder.cache_verdicts]
-    depths = [recorder.plan.depth for recorder in recorders if recorder.plan is not None]
     num_tokens = sum(map(len, arm.texts))
     own, base = arm.seconds, cold.seconds
     return Row(
@@ -326,11 +343,14 @@ def row_of(setting: str, arm: Arm, cold: Arm, alone: Sequence[tuple[int, ...]]) 
         same_tokens=sum(a == b for a, b in zip(arm.texts, alone, strict=True)) / len(alone),
         steps_from_cache=sum(step.origin == "cache" for step in steps) / len(steps),
         alpha_step_cache=statistics.mean(verdicts) if verdicts else None,
-        passes_per_token=sum(r.target_usage.num_passes for r in recorders) / num_tokens,
+        passes_per_token=arm.passes_per_token("target"),
+        cold_passes_per_token=cold.passes_per_token("target"),
         run_per_token=sum(_tokens_run(r.target_usage) for r in recorders) / num_tokens,
-        draft_passes_per_token=sum(r.draft_usage.num_passes for r in recorders) / num_tokens,
+        draft_passes_per_token=arm.passes_per_token("draft"),
+        cold_draft_passes_per_token=cold.passes_per_token("draft"),
         drafted_per_token=sum(r.draft_usage.num_generated_tokens for r in recorders) / num_tokens,
-        depth=statistics.mean(depths) if depths else None,
+        depth=arm.depth,
+        cold_depth=cold.depth,
     )
 
 
@@ -342,22 +362,17 @@ def _tokens_run(usage: Usage) -> int:
 # --- output --------------------------------------------------------------------------------------------
 
 
-def print_rows(rows: Sequence[ReplayRow] | Sequence[Row]) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table()
-    for column in asdict(rows[0]):
-        table.add_column(column.replace("_", " "), justify="left" if column in ("name", "kind") else "right")
-    for row in rows:
-        table.add_row(*(_shown(value) for value in asdict(row).values()))
-    Console(width=200).print(table)
+_print_replays = printer(*SUFFIX_REPLAYS)
+_print_timed = printer(Column("setting", text("setting")), *SUFFIX_AGENT)
 
 
-def _shown(value: object) -> str:
-    if value is None:
-        return "-"
-    return f"{value:.3f}" if isinstance(value, float) else str(value)
+def print_rows(rows: Sequence[ReplayRow | Row]) -> None:
+    replays = [row for row in rows if isinstance(row, ReplayRow)]
+    timed = [row for row in rows if isinstance(row, Row)]
+    if replays:
+        _print_replays(replays)
+    if timed:
+        _print_timed(timed)
 
 
 def main() -> None:
@@ -381,14 +396,7 @@ def main() -> None:
     wanted = [row for row in ROWS if options.problems and row[0] in options.rows]
     for row in models.usable(wanted, lambda row: needs_draft(row[1])):
         timed += asyncio.run(measure(*row, models, options.problems, options.seed))
-    if options.json != Path("-"):
-        for rows in (replays, timed):
-            if rows:
-                print_rows(rows)
-    if options.json is not None:
-        content = {"replay": [asdict(row) for row in replays], "pair": [asdict(row) for row in timed]}
-        text = json.dumps(content, indent=2) + "\n"
-        sys.stdout.write(text) if options.json == Path("-") else options.json.write_text(text)
+    write_rows([*replays, *timed], options.json, print_rows)
 
 
 if __name__ == "__main__":

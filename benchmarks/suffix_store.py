@@ -15,8 +15,8 @@ from pathlib import Path
 
 import numpy as np
 from arms import printer, write_rows
-from table_columns import STORE
 from table_forms import Column, number
+from text_columns import STORE
 
 from reason_spec.settings import SuffixSettings
 from reason_spec.suffix.base import SOURCES

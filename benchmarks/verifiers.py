@@ -28,8 +28,8 @@ from typing import Final, NamedTuple
 import numpy as np
 from arms import printer, write_rows
 from step_changes import HELD_OUT, Case, cases_of_steps, generated_cases, read_cases, read_steps
-from table_columns import PAIRS
 from table_forms import Column, text
+from text_columns import PAIRS
 
 from reason_spec.evaluation.statistics import Interval, exact_interval
 from reason_spec.lab.verifier_training.mining import StepPair
@@ -42,6 +42,7 @@ from reason_spec.verifiers.pairs import Pair, verify_pairs
 
 VERIFIERS: Final = ("semantic", "numbers", "embedding", "exact")
 LEFT_OUT: Final = ("o1", "gemma-2-27b", "s1.1-32b")
+CHANGED_SHARES: Final = (0.0015, 0.003, 0.005, 0.007, 0.01, 0.02)
 _RANKS: Final[dict[Decision, int]] = {"reject": 0, "unknown": 1, "accept": 2}
 _SHIPPED_STEPS: Final = Path(__file__).parents[1] / "tests" / "data" / "problems" / "math_responses.jsonl"
 _ALL: Final = "all"
@@ -57,7 +58,11 @@ class Labelled(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """Verdicts on the pairs of one kind; ``auc`` and ``ms`` where the row has pairs of all kinds."""
+    """Verdicts on the pairs of one kind; the last three fields where the row has pairs of all kinds.
+
+    ``same_at`` is the share of same pairs that are accepted where the threshold lets this share of the
+    changed ones through; it is chosen on these pairs.
+    """
 
     pairs: str
     verifier: str
@@ -70,6 +75,7 @@ class Row:
     changed_interval: Interval | None
     auc: float | None = None
     ms: float | None = None
+    same_at: dict[str, float] | None = None
 
 
 def pairs_of_cases(cases: Sequence[Case]) -> Iterator[Labelled]:
@@ -114,6 +120,24 @@ def area_under_curve(same: Sequence[Verdict], other: Sequence[Verdict]) -> float
     return float(np.mean(ranks) / 2 / len(low))
 
 
+def same_at(same: Sequence[Verdict], changed: Sequence[Verdict]) -> dict[str, float]:
+    """Return the share of same pairs above the score that a share of the changed ones reaches.
+
+    What is rejected, or has no score, is accepted at no threshold.
+    """
+
+    def scores(verdicts: Sequence[Verdict]) -> list[float]:
+        return sorted(v.score for v in verdicts if v.score is not None and v.decision != "reject")
+
+    likely, unlike = scores(same), scores(changed)
+    found = {}
+    for share in CHANGED_SHARES:
+        above = int(share * len(changed))
+        threshold = -1.0 if above >= len(unlike) else unlike[-above - 1]
+        found[f"{share:g}"] = sum(score > threshold for score in likely) / len(same)
+    return found
+
+
 def row_of(
     name: str, verifier: str, kind: str, found: Sequence[tuple[Labelled, Verdict]], ms: float | None = None
 ) -> Row:
@@ -133,6 +157,7 @@ def row_of(
         exact_interval(misses, len(changed)) if changed else None,
         area_under_curve(same, changed) if kind == _ALL and same and changed else None,
         ms,
+        same_at(same, changed) if kind == _ALL and same and changed else None,
     )
 
 

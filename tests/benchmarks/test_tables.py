@@ -26,7 +26,7 @@ def test_every_generated_table_is_what_its_file_gives() -> None:
 
 def test_every_table_stands_on_its_page_and_one_command_makes_its_measurements() -> None:
     assert tables.missing_blocks() == []
-    measured = set(re.findall(r"(?:^ *measure |tables.py keep )(\w+)", ALL, re.MULTILINE))
+    measured = set(re.findall(r"^ *measure(?:_cli)? (\w+)", ALL, re.MULTILINE))
     assert {part.measurement for table in TABLES.values() for part in table.parts} <= measured
 
 
@@ -162,8 +162,9 @@ def of_type(annotation: str) -> Any:
 @pytest.mark.parametrize(
     "script",
     [
-        "acceptance", "agent_loop", "embedded", "frontier", "load_rows", "published_rules", "real",
-        "suffix_store", "token_level", "tools_ahead_loop", "verifiers", "vllm_pair",
+        "acceptance", "agent_loop", "draft_counts", "early_exit_live", "embedded", "frontier",
+        "load_rows", "published_rules", "real", "step_boundaries", "suffix_agent", "suffix_store",
+        "token_level", "tools_ahead_loop", "verifiers", "vllm_pair",
     ],
 )  # fmt: skip
 def test_a_script_prints_its_rows_in_the_columns_of_its_table(

@@ -133,22 +133,55 @@ def check_against_plain_forward(name: str, model: Model) -> None:
 
 def _compare(model: Model, probe: _Probe, plain: Tensor, found: Tensor) -> str | None:
     """Return by how much the passes are wrong; None where they are right."""
-    spread = max(float(plain.std()), 1e-6)
+    spread = _spread(plain)
     if model.dtype not in _LOW_PRECISION:
         return _difference(plain, found, spread)
     if not _computes_in_floats(model):
         off = float(_distances(plain, found).max())
         wrong = not off <= MAX_QUANTIZED_DISTANCE * spread
         return f"a token's logits are off by {off:.3g}, spread {spread:.3g}" if wrong else None
+    rounding = _rounding(model, probe, plain, found)
+    if not rounding.in_float32 <= MAX_DIFFERENCE:
+        return f"largest difference {rounding.in_float32 * spread:.3g}, spread {spread:.3g}"
+    if rounding.passes <= MAX_ROUNDING * rounding.module + MAX_DIFFERENCE:
+        return None
+    own, ours = rounding.module * spread, rounding.passes * spread
+    return f"in {_name(model.dtype)} off by {ours:.3g}, where the module itself is off by {own:.3g}"
+
+
+@dataclass(frozen=True, slots=True)
+class Rounding:
+    """Distances of logits, as shares of the spread of all logits.
+
+    Attributes:
+        in_float32: largest difference between passes and module, both in float32 arithmetic.
+        module: distance of the module from its float32 logits, in the model's own dtype.
+        passes: that of the passes.
+    """
+
+    in_float32: float
+    module: float
+    passes: float
+
+
+@torch.no_grad()
+def measure_rounding(model: Model) -> Rounding:
+    """Return the distances that the check at the start compares, for weights that are not packed."""
+    probe = _Probe.of(model)
+    return _rounding(model, probe, _plain_logits(model, probe), _slot_logits(model, probe))
+
+
+def _rounding(model: Model, probe: _Probe, plain: Tensor, found: Tensor) -> Rounding:
+    spread = _spread(plain)
     with Float32Arithmetic(), _slots_of_its_own(model), _precise_rotations(model):
         exact = _plain_logits(model, probe)
-        wrong_in_float32 = _difference(exact, _slot_logits(model, probe), spread)
-    if wrong_in_float32:
-        return wrong_in_float32
+        largest = float((_slot_logits(model, probe) - exact).abs().max())
     own, ours = (float(_distances(logits, exact).median()) for logits in (plain, found))
-    if ours <= MAX_ROUNDING * own + MAX_DIFFERENCE * spread:
-        return None
-    return f"in {_name(model.dtype)} off by {ours:.3g}, where the module itself is off by {own:.3g}"
+    return Rounding(largest / spread, own / spread, ours / spread)
+
+
+def _spread(logits: Tensor) -> float:
+    return max(float(logits.std()), 1e-6)
 
 
 def _name(dtype: torch.dtype) -> str:

@@ -29,7 +29,19 @@ _SERVED_LAYER_TYPES = {"full_attention", "sliding_attention"}
 
 
 def load_model(settings: EngineSettings) -> Model:
-    """Load a model and check it.
+    """Load a model, check it, and pack its weights.
+
+    Raises:
+        EngineError: the model cannot be found or read.
+        UnsupportedModelError: it is not a causal LM made of plain attention layers.
+    """
+    model = load_unpacked(settings)
+    _make_fast(settings.model, model)
+    return model
+
+
+def load_unpacked(settings: EngineSettings) -> Model:
+    """Load a model and check it; its weights stay as they were read.
 
     Raises:
         EngineError: the model cannot be found or read.
@@ -52,7 +64,6 @@ def load_model(settings: EngineSettings) -> Model:
         fused=_fuse(settings, module, max_context),
     )
     check_against_plain_forward(settings.model, model)
-    _make_fast(settings.model, model)
     return model
 
 
