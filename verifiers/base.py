@@ -357,7 +357,7 @@ def create_verifier(
         models: the running models, for verifiers that ask one.
 
     Raises:
-        SettingsError: a name is unknown, or a threshold belongs to no verifier in use.
+        SettingsError: a name is unknown, or a threshold is set for a verifier that has none.
     """
     settings = settings or VerifierSettings()
     name = name or settings.name
@@ -370,6 +370,12 @@ def create_verifier(
         _FACTORIES[part](_Given(settings, thresholds.get(part), models or Models()))
         for part in dict.fromkeys(names)
     ]
+    for stage in stages:
+        if stage.threshold is None and stage.name in thresholds:
+            raise SettingsError(
+                f"a threshold of {thresholds[stage.name]} is set for verifier {stage.name}, which has none: "
+                "leave it out, or set verifier.thresholds.NAME of another verifier"
+            )
     if len(stages) == 1:
         return stages[0]
     from reason_spec.verifiers.cascade import CascadeVerifier

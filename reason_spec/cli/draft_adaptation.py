@@ -34,10 +34,18 @@ class AdaptOptions:
 
 def adapt_draft(folder: Path, options: AdaptOptions, screen: Screen) -> None:
     """Train a draft on new answers until it is interrupted; with ``once`` until none are left."""
+    from reason_spec.evaluation.records import lock_folder
+
     draft = find_pruned(str(folder))
     if draft is None:
         raise SettingsError(f"{folder}: holds no draft; name a folder that 'draft train' made")
     store = _open_store(draft, options.answers)
+    # Two processes would replace each other's versions; training the draft anew takes this lock, too.
+    with lock_folder(folder, "DRAFT"):
+        _adapt(draft, store, options, screen)
+
+
+def _adapt(draft: PrunedDraft, store: AnswerStore, options: AdaptOptions, screen: Screen) -> None:
     os.nice(_LOWEST_PRIORITY)
     import torch
 

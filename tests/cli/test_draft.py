@@ -19,7 +19,7 @@ from reason_spec.cli.main import app
 from reason_spec.engines.model_files import resolve_model
 from reason_spec.engines.tokenizer import load_tokenizer
 from reason_spec.engines.weights import identify_model
-from reason_spec.evaluation.records import lock_folder
+from reason_spec.evaluation.records import LOCK, lock_folder
 from reason_spec.lab.drafts.head_student import HeadStudent
 from reason_spec.lab.drafts.student import Student
 from reason_spec.lab.drafts.texts import TrainingText
@@ -347,6 +347,18 @@ def test_a_draft_is_adapted_to_what_a_server_stored(served_draft: Path, tmp_path
     assert "10 held out" in shown
     assert "tokens a pass" in shown
     assert "Waiting: " in shown
+
+
+def test_a_draft_that_another_process_trains_is_not_adapted(served_draft: Path, tmp_path: Path) -> None:
+    before = sorted(file.name for file in served_draft.iterdir())
+    with lock_folder(served_draft):
+        command = ["draft", "adapt", str(served_draft), "--from", str(tmp_path / "answers"), "--once"]
+        result = CliRunner().invoke(app, command)
+    assert result.exit_code != 0
+    assert "is in use by another run; wait for it, or name another folder with DRAFT" in " ".join(
+        result.output.split()
+    )
+    assert {file.name for file in served_draft.iterdir()} - set(before) <= {LOCK}
 
 
 def test_folders_without_draft_or_answers_are_refused(served_draft: Path, tmp_path: Path) -> None:

@@ -211,3 +211,17 @@ def test_the_factory_knows_its_names_and_the_settings_default() -> None:
 def test_a_deadline_must_be_positive() -> None:
     with pytest.raises(SettingsError, match="deadline"):
         ExactVerifier(0)
+
+
+@pytest.mark.parametrize("name", verifier_names())
+def test_a_threshold_is_kept_or_refused_never_ignored(name: str) -> None:
+    settings = VerifierSettings(threshold=0.75)
+    if create_verifier(name, models=MODELS).threshold is None:
+        with pytest.raises(SettingsError, match=rf"0\.75 is set for verifier {name}, which has none"):
+            create_verifier(name, settings, MODELS)
+    else:
+        assert create_verifier(name, settings, MODELS).threshold == 0.75
+
+
+def test_thresholds_of_verifiers_that_are_not_in_use_may_stay_in_the_settings() -> None:
+    assert create_verifier("exact", VerifierSettings(thresholds={"semantic": 0.9})).name == "exact"
