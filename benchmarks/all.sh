@@ -39,7 +39,7 @@ measure_cli() { # NAME ROWS OPTION...: a command of the package; ROWS is what of
     "$PY" cli.py "$@" --json > "$WORK/$name.found" &&
         "$PY" -c "import json, sys; found = json.load(open(sys.argv[1])); json.dump($rows, open(sys.argv[2], 'w'))" \
             "$WORK/$name.found" "$WORK/$name.json" &&
-        "$PY" benchmarks/tables.py keep "$name" "$WORK/$name.json" --command "python cli.py $*" ||
+        "$PY" benchmarks/tables.py keep "$name" "$WORK/$name.json" --command "python cli.py ${*//$DATA\//}" ||
         FAILED="$FAILED $name"
 }
 
@@ -91,6 +91,8 @@ measure real_accuracy_t06 "$PY" real $DRAFT $ACCURACY --temperatures 0.6 --rows 
 RELAXED="$DRAFT $HEAD --temperatures 0 --over head --rows head"
 measure real_relaxed "$PY" real $RELAXED head:cascade head:cascade:0.8 head:cascade:0.95 head:lenient:0.05 --problems 60 $SVAMP
 measure real_relaxed_accuracy "$PY" real $RELAXED head:cascade:0.8 head:cascade:0.95 $GRADED --accuracy 500
+measure_cli draft_steps 'found["alpha_step"]' draft eval models:smollm2-gsm8k-draft "$DATA/svamp.jsonl" --target models:smollm2-gsm8k \
+    --set 'boundary.delimiter="\n"' --max-tokens 200 --limit 150 --output runs/draft-steps
 measure real_vllm_t0 "$VLLM_PY" real --engine vllm $DRAFT $HEAD --problems 60 $GSM8K --temperatures 0 \
     --rows torch:autoregressive vllm:ngram vllm:draft_model vllm:eagle3 prompt_lookup model hybrid
 measure real_vllm_t06 "$VLLM_PY" real --engine vllm $DRAFT $HEAD --problems 60 $GSM8K --temperatures 0.6 \

@@ -282,3 +282,16 @@ TUNED: Final = (
     Column("lost", text("num_lost")),
     Column("lost at most", percent("loss_upper", 1)),
 )
+
+
+def _alpha(row: Fields) -> str:
+    found = row["alpha"]
+    return f"{found['value']:.1%} ({100 * found['low']:.1f}-{100 * found['high']:.1f})"
+
+
+DRAFT_STEPS: Final = (
+    Column("verifier", name("verifier")),
+    Column("judges", lambda row: "the drafted step alone" if row["alone"] else "it beside the target's"),
+    Column("drafted steps", number("num_steps", 0)),
+    Column("accepted (95 %)", _alpha),
+)

@@ -16,6 +16,7 @@ from table_columns import (
     BUDGETS,
     CORES,
     COUNTS,
+    DRAFT_STEPS,
     DRAFTS,
     EMBEDDED,
     FRONTIER,
@@ -125,6 +126,7 @@ TABLES: Final[dict[str, Table]] = {
         "speed", [Part("real_padded", PADDED_ROWS), Part("real_padded_t06", PADDED_ROWS)], plain(*PADDED)
     ),
     "real_close_accuracy": Table("speed", [Part("real_close_accuracy")], plain(*REAL_ACCURACY)),
+    "draft_steps": Table("speed", [Part("draft_steps")], plain(*DRAFT_STEPS)),
     "acceptance": Table("token-level", [Part("acceptance")], plain(*ACCEPTANCE)),
     "embedded_t0": Table("demonstration-pair", [Part("embedded_t0")], plain(*EMBEDDED)),
     "token_level": Table("token-level", [Part("token_level_t0"), Part("token_level_t06")], token_level(True)),
