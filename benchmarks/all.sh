@@ -82,7 +82,7 @@ measure real_other_t0 "$PY" real --problems 60 $GSM8K --temperatures 0 --rows pr
 measure real_suffix_t0 "$PY" real --problems 60 $GSM8K --temperatures 0 --rows suffix suffix:published
 measure real_t06 "$PY" real $DRAFT $HEAD --problems 60 $GSM8K --temperatures 0.6 --rows prompt_lookup token_recycling self head \
     model:recycling steps:exact both:semantic hybrid hybrid:head transformers:assistant_model transformers:prompt_lookup
-measure real_planned "$PY" real $DRAFT --problems 24 $GSM8K --temperatures 0 --rows model hybrid hybrid:fixed
+measure real_planned "$PY" real $DRAFT --problems 24 $GSM8K --temperatures 0 --rows model both:semantic hybrid hybrid:fixed
 SVAMP="--problems-file $DATA/svamp.jsonl --max-tokens 256"
 GRADED="--problems 2 $SVAMP --grades $WORK/real_grades.jsonl"
 ACCURACY="$GRADED --accuracy 1000"

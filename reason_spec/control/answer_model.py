@@ -82,16 +82,31 @@ class AnswerHistory:
         """Return the faded number of answers of a depth."""
         return self._depths[depth].weight if depth in self._depths else 0.0
 
-    def learn(self, answer: Recorder, plan: Plan, predicted: float) -> None:
-        """Take a finished answer, and the speed in tokens a second that was predicted without correction."""
+    def learn_rates(self, answer: Recorder, plan: Plan) -> None:
+        """Take the rates of a finished answer."""
         usage = answer.target_usage
-        num_tokens = sum(len(step.tokens) for step in answer.steps)
         accepted = usage.num_accepted_draft_tokens
+        # A draft that comes too late ends a run of steps as a rejected one does. Those that waited because of
+        # the depth are left out: the formula has that wait.
+        self.step_rate.add(answer.num_filled_positions, answer.num_drafted_positions)
+        if plan.num_draft_tokens > 0:
+            # Else they are not the draft model's.
+            self.token_rate.add(accepted, accepted + usage.num_rejections)
+        self.step_tokens.add(_num_tokens(answer), len(answer.steps))
+        self.verdict_seconds.add(answer.verifier_seconds, len(answer.verdicts))
+
+    def learn_speed(self, answer: Recorder, plan: Plan, predicted: float) -> None:
+        """Take the speed of a finished answer.
+
+        Args:
+            predicted: tokens a second without correction, by rates that this answer is part of: what assumed
+                rates had wrong must not stay in the correction when the rates are right.
+        """
         # After the last step only cancelled work is recorded.
         seconds = next(event.at for event in reversed(answer.events) if event.kind == "final")
         # The reader's own work between steps says nothing about a plan.
         seconds -= answer.reader_seconds
-        speed = max(num_tokens, 1) / max(seconds, 1e-9)
+        speed = max(_num_tokens(answer), 1) / max(seconds, 1e-9)
         mode, constants = mode_of(plan.depth, plan.num_draft_tokens), self._constants
         corrections = [self._modes.setdefault(mode, self._new_correction(constants.correction_weight))]
         if plan.depth > 0:
@@ -99,20 +114,16 @@ class AnswerHistory:
             corrections.append(self._depths.setdefault(plan.depth, of_depth))
         for correction in corrections:
             correction.add(speed, predicted, 1.0, now=correction.at + 1.0)
-        # A draft that comes too late ends a run of steps as a rejected one does. Those that waited because of
-        # the depth are left out: the formula has that wait.
-        self.step_rate.add(answer.num_filled_positions, answer.num_drafted_positions)
-        if plan.num_draft_tokens > 0:
-            # Else they are not the draft model's.
-            self.token_rate.add(accepted, accepted + usage.num_rejections)
-        self.step_tokens.add(num_tokens, len(answer.steps))
-        self.verdict_seconds.add(answer.verifier_seconds, len(answer.verdicts))
         self.num_since = {one: 0 if one == mode else num + 1 for one, num in self.num_since.items()}
         self.num_written[mode] += 1
 
     def _new_correction(self, prior_weight: float) -> PredictionCorrection:
         # Its time is the number of its own observations.
         return PredictionCorrection(prior_weight, self._constants.correction_half_life)
+
+
+def _num_tokens(answer: Recorder) -> int:
+    return sum(len(step.tokens) for step in answer.steps)
 
 
 def predict_speed(

@@ -150,8 +150,10 @@ class Planner:
         if chosen is None or not answer.steps:
             return
         cached = CacheForecast(chosen.num_known, chosen.known_tokens)
+        history = self._history(cached)
+        history.learn_rates(answer, chosen)
         predicted = self._predict(chosen.depth, chosen.num_draft_tokens, cached)
-        self._history(cached).learn(answer, chosen, predicted)
+        history.learn_speed(answer, chosen, predicted)
 
     def _history(self, cached: CacheForecast) -> AnswerHistory:
         is_known = cached.num_accepted >= self._constants.least_known_tokens

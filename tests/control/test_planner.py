@@ -52,13 +52,14 @@ def depths_over(
 ) -> list[int]:
     """Let answers be planned and written; return their depths.
 
-    ``speeds`` are those of answers without steps ahead and with them, None for what was expected.
+    ``speeds`` are those of answers without steps ahead and with them; None: as these rates give by the costs.
     """
     depths: list[int] = []
+    world = planner(chosen.costs, step_rate=float(all_stand), form=chosen.form)
     for _ in range(num_answers):
         plan = chosen.plan()
         depths.append(plan.depth)
-        speed = speeds[plan.depth > 0] if speeds else None
+        speed = speeds[plan.depth > 0] if speeds else world.expect(plan.depth, plan.num_draft_tokens)
         chosen.learn(answer(plan, all_stand=all_stand, speed=speed))
     return depths
 
@@ -100,11 +101,30 @@ def test_steps_that_never_stand_are_not_drafted_any_more_but_tried_again() -> No
 
 def test_drafts_that_come_too_late_count_as_steps_that_do_not_stand() -> None:
     """All that are judged in time stand; most are not, and each of those ends a run of steps ahead."""
-    chosen = planner(FLAT)
+    chosen, world = planner(FLAT), planner(FLAT, step_rate=5 / 95)
     for _ in range(30):
         plan = chosen.plan()
-        chosen.learn(answer(plan, all_stand=True, num_late=90 if plan.depth else 0))
+        speed = world.expect(plan.depth, plan.num_draft_tokens)
+        chosen.learn(answer(plan, all_stand=True, num_late=90 if plan.depth else 0, speed=speed))
     assert chosen.plan().depth == 0
+
+
+def test_rates_that_were_assumed_too_high_do_not_speak_against_steps_that_pay() -> None:
+    """The first answer is far slower than predicted; with its own rates in the prediction, it is not."""
+    chosen, world = planner(FLAT, step_rate=0.95), planner(FLAT, step_rate=0.2)
+    best = max((world.expect(depth, 16), depth) for depth in range(5))[1]
+    assert best > 0
+    depths = []
+    for _ in range(24):
+        plan = chosen.plan()
+        depths.append(plan.depth)
+        finished = answer(plan, all_stand=True, speed=world.expect(plan.depth, plan.num_draft_tokens))
+        finished.num_drafted_positions, finished.num_filled_positions = (
+            20 * (plan.depth > 0),
+            4 * (plan.depth > 0),
+        )
+        chosen.learn(finished)
+    assert depths[8:].count(0) <= 4
 
 
 def test_a_rate_that_rises_again_brings_the_steps_back() -> None:
