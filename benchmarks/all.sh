@@ -55,6 +55,7 @@ mkdir -p "$WORK"
 measure interval_coverage "$PY" interval_coverage --runs 4000 --seed 21
 measure step_map "$PY" step_map
 measure samples "$PY" sample_replay "$DATA/math_cot_100x8.jsonl" --problems 6
+measure votes "$PY" vote_replay "$DATA/math_cot_100x8.jsonl"
 measure suffix_store "$PY" suffix_store
 measure suffix_replays "$PY" suffix_agent "$DATA/tau_airline_gpt4o.jsonl" --conversations 20 --problems 0
 measure suffix_tau "$PY" suffix_replay "$DATA/tau_airline_gpt4o.jsonl"

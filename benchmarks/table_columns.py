@@ -295,3 +295,27 @@ DRAFT_STEPS: Final = (
     Column("drafted steps", number("num_steps", 0)),
     Column("accepted (95 %)", _alpha),
 )
+
+_IN_WORDS: Final = {
+    "head": "`self_speculative`: an EAGLE-3 head, a small layer that reads the target's states and drafts "
+    "tokens",
+    "both:exact:head": "`lookahead` with that head for tokens and a draft model for steps (`--head`), steps "
+    "only where they are the target's own",
+    "token_recycling": "`token_recycling`: what the target's last passes predicted, no other model",
+    "both:semantic": "`lookahead`, the default, with a draft model for steps and tokens; its planner soon "
+    "leaves it out",
+    "hybrid": "`hybrid`: steps judged before the target writes, with its planner",
+    "model:recycling": "`speculative`: draft tokens of a draft model, and what the target's last passes "
+    "predicted",
+    "steps:exact": "steps ahead alone, without draft tokens",
+    "transformers:assistant_model": "transformers' assistant model with the same draft",
+}
+IN_SHORT: Final = (
+    Column("", lambda row: _IN_WORDS[row["name"]]),
+    Column("speed-up", gain("speedup", "speedup_low", "speedup_high")),
+)
+
+
+def is_in_short(row: Fields) -> bool:
+    """Whether the README names this row of the real pair."""
+    return row["name"] in _IN_WORDS

@@ -1,7 +1,8 @@
 """The tables of the documentation that are made from files of rows, and the forms that make them.
 
-A table names its page, its measurements (files in ``docs/measurements/data``) and its form. `all.sh` makes
-the measurements; a table whose file does not exist yet is marked on its page.
+A table names its page (README, or one of ``docs/measurements``), its measurements (files in its folder
+``data``) and its form. `all.sh` makes the measurements; a table whose file does not exist yet is marked on
+its page.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from table_columns import (
     EMBEDDED,
     FRONTIER,
     GAPS,
+    IN_SHORT,
     LOAD,
     MAJORITY,
     PADDED,
@@ -39,6 +41,7 @@ from table_columns import (
     TUNED,
     VLLM_PAIR,
     baseline_first,
+    is_in_short,
     is_shown_of_load,
 )
 from table_forms import (
@@ -66,6 +69,7 @@ from text_columns import (
     STORE,
     SUFFIX_COST,
     SUFFIX_REPLAYS,
+    VOTES,
     coverage,
     is_left_out,
     is_other_set,
@@ -92,6 +96,7 @@ class Table(NamedTuple):
 
 
 TABLES: Final[dict[str, Table]] = {
+    "in_short": Table("README", [Part("real_t0")], plain(*IN_SHORT, where=is_in_short, order=baseline_first)),
     "real_t0": Table("speed", [Part("real_t0")], plain(*REAL, CORES, order=baseline_first)),
     "real_other_t0": Table(
         "speed",
@@ -211,6 +216,7 @@ TABLES: Final[dict[str, Table]] = {
     "coverage_difference": Table("intervals", [Part("interval_coverage")], coverage("difference")),
     "coverage_seconds": Table("intervals", [Part("interval_coverage")], seconds_coverage),
     "samples": Table("strategies", [Part("samples")], SAMPLES),
+    "votes": Table("strategies", [Part("votes")], plain(*VOTES)),
     "majority": Table("strategies", [Part("majority")], plain(*MAJORITY)),
     "frontier": Table("strategies", [Part("frontier")], plain(*FRONTIER)),
     "real_relaxed": Table("strategies", [Part("real_relaxed")], plain(*RELAXED)),

@@ -5,9 +5,9 @@
                                                             take over rows that exist
     python benchmarks/tables.py write | check | list
 
-A measurement is ``docs/measurements/data/NAME.json``: its rows, the command that made them, the date and the
-processor (by default of this machine). ``run`` adds ``--json FILE`` to the command. ``write`` fills the
-blocks
+Pages are the README and those of ``docs/measurements``. A measurement is ``data/NAME.json`` there: its rows,
+the command that made them, the date and the processor (by default of this machine). ``run`` adds
+``--json FILE`` to the command. ``write`` fills the blocks
 
     <!-- table NAME -->
     ...
@@ -35,8 +35,10 @@ from typing import Any, Final
 
 from table_list import TABLES, Part, Table
 
-PAGES: Final = Path(__file__).parents[1] / "docs" / "measurements"
+ROOT: Final = Path(__file__).parents[1]
+PAGES: Final = ROOT / "docs" / "measurements"
 DATA: Final = PAGES / "data"
+README: Final = ROOT / "README.md"
 _BLOCK: Final = re.compile(
     r"(?P<begin><!-- table (?P<name>\w+) -->\n)(?P<body>.*?)(?P<end><!-- end of table -->\n)", re.DOTALL
 )
@@ -126,7 +128,8 @@ def made(table: Table) -> str | None:
     if len(found) < len(names):
         return None
     shown = "\n".join(table.form(rows_of(table.parts, found)))
-    sources = [f"[`{one}.json`](data/{one}.json) ({measured.date})" for one, measured in found.items()]
+    folder = "docs/measurements/data" if table.page == README.stem else "data"
+    sources = [f"[`{one}.json`]({folder}/{one}.json) ({measured.date})" for one, measured in found.items()]
     return f"{shown}\n\n" + "Made from " + ",\n".join(sources) + "."
 
 
@@ -154,14 +157,16 @@ def filled(page: str, name: str) -> str:
 
 def pages() -> dict[Path, str]:
     """Return the pages with their text as it should be."""
-    return {file: filled(file.read_text(encoding="utf-8"), file.stem) for file in sorted(PAGES.glob("*.md"))}
+    return {file: filled(file.read_text(encoding="utf-8"), file.stem) for file in _files()}
+
+
+def _files() -> list[Path]:
+    return [README, *sorted(PAGES.glob("*.md"))]
 
 
 def missing_blocks() -> list[str]:
     """Return the tables that stand on no page."""
-    shown = {
-        match["name"] for file in PAGES.glob("*.md") for match in _BLOCK.finditer(file.read_text("utf-8"))
-    }
+    shown = {match["name"] for file in _files() for match in _BLOCK.finditer(file.read_text("utf-8"))}
     return sorted(TABLES.keys() - shown)
 
 

@@ -217,3 +217,12 @@ SUFFIX_COST: Final = (
     Column("learning, a new token", number("update_us_per_token", 1, " µs")),
     Column("memory, a stored token", number("bytes_per_token", 0, " bytes")),
 )
+
+VOTES: Final = (
+    Column("`--concurrency`", text("batch")),
+    Column("P", text("certainty")),
+    Column("drawn of 8", number("drawn")),
+    Column("text written", percent("written", 1)),
+    Column("passes", times("passes")),
+    Column("the same majority", percent("same", 1)),
+)

@@ -27,9 +27,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from arms import write_rows
-from rich.console import Console
-from rich.table import Table
+from arms import printer, write_rows
+from text_columns import VOTES
 
 from reason_spec.evaluation.repeated import normal_form
 from reason_spec.evaluation.voting import StopRule
@@ -144,20 +143,7 @@ def rows_of(problems: Sequence[Sequence[Sample]], options: argparse.Namespace) -
     return rows
 
 
-def print_rows(rows: Sequence[Row]) -> None:
-    table = Table()
-    for heading in ("at once", "certainty", "drawn", "written", "passes", "same"):
-        table.add_column(heading, justify="right")
-    for row in rows:
-        table.add_row(
-            str(row.batch),
-            f"{row.certainty:g}",
-            f"{row.drawn:.2f} of {row.num_samples:g}",
-            f"{row.written:.1%}",
-            f"{row.passes:.2f}",
-            f"{row.same:.1%}",
-        )
-    Console(width=100).print(table)
+print_rows = printer(*VOTES)
 
 
 def main() -> None:
