@@ -2,6 +2,7 @@
 # Makes the measurements of all generated tables of the docs, and the tables: many hours on a machine that does nothing else.
 #
 #     benchmarks/all.sh DATA [NAME...]
+#     SHOW=1 benchmarks/all.sh DATA         the commands alone
 #
 # DATA is a folder with gsm8k_train.jsonl, gsm8k_test.jsonl, svamp.jsonl, math500.jsonl, gsm8k_400x12.jsonl, math_cot_100x8.jsonl and tau_airline_gpt4o.jsonl.
 # Names are those of the measurements below; by default all. A measurement whose file lies in docs/measurements/data is not made again, so a
@@ -23,6 +24,10 @@ measure() { # NAME PYTHON SCRIPT OPTION...
     local name=$1 python=$2 script=$3
     shift 3
     if [ "$NAMES" != "  " ] && [[ $NAMES != *" $name "* ]]; then return; fi
+    if [ -n "${SHOW:-}" ]; then
+        echo "$name: ${UNDER:+$UNDER }python benchmarks/$script.py $*"
+        return
+    fi
     if [ ! -x "$python" ]; then
         echo "$name: left out, there is no $python" >&2
         return
@@ -35,6 +40,10 @@ measure_cli() { # NAME ROWS OPTION...: a command of the package; ROWS is what of
     local name=$1 rows=$2
     shift 2
     if [ "$NAMES" != "  " ] && [[ $NAMES != *" $name "* ]]; then return; fi
+    if [ -n "${SHOW:-}" ]; then
+        echo "$name: python cli.py $*"
+        return
+    fi
     if [ -e "docs/measurements/data/$name.json" ]; then return; fi
     "$PY" cli.py "$@" --json > "$WORK/$name.found" &&
         "$PY" -c "import json, sys; found = json.load(open(sys.argv[1])); json.dump($rows, open(sys.argv[2], 'w'))" \
@@ -58,8 +67,10 @@ measure samples "$PY" sample_replay "$DATA/math_cot_100x8.jsonl" --problems 6
 measure votes "$PY" vote_replay "$DATA/math_cot_100x8.jsonl"
 measure suffix_store "$PY" suffix_store
 measure suffix_replays "$PY" suffix_agent "$DATA/tau_airline_gpt4o.jsonl" --conversations 20 --problems 0
-measure suffix_tau "$PY" suffix_replay "$DATA/tau_airline_gpt4o.jsonl"
-measure suffix_reasoning "$PY" suffix_replay "$DATA/gsm8k_400x12.jsonl" --trials deepseek-r1 qwq-32b s1.1-32b --fit-tasks 10 --test-tasks 20
+measure suffix_tau "$PY" suffix_replay "$DATA/tau_airline_gpt4o.jsonl" --budgets 4 16 --fit-tasks 8
+measure suffix_cost "$PY" suffix_replay "$DATA/tau_airline_gpt4o.jsonl" --budgets 16 --fit-tasks 4 --test-tasks 25
+measure suffix_reasoning "$PY" suffix_replay "$DATA/gsm8k_400x12.jsonl" --budgets 4 16 \
+    --trials deepseek-r1 qwq-32b s1.1-32b --fit-tasks 4 --test-tasks 10
 measure agent_replay "$VLLM_PY" agent_replay "$DATA/tau_airline_gpt4o.jsonl"
 measure verifiers "$PY" verifiers --solutions "$DATA/gsm8k_400x12.jsonl" --verifiers semantic
 measure verifiers_baselines "$PY" verifiers --solutions "$DATA/gsm8k_400x12.jsonl" --verifiers exact numbers embedding
@@ -68,7 +79,7 @@ measure step_lengths "$PY" step_boundaries "$DATA/gsm8k_400x12.jsonl" --every 8
 measure early_exit "$PY" early_exit "$DATA/gsm8k_400x12.jsonl" --solved "$DATA/gsm8k_train.jsonl" \
     --math "$DATA/math_cot_100x8.jsonl" --train-group qwq-32b --train-group deepseek-r1 --train-group s1.1-32b \
     --train-group deepseek-r1-distill-qwen --report-group qwq-32b --report-group deepseek-r1 --report-group s1.1-32b
-if [ ! -e docs/measurements/data/early_exit_live.json ] && [ ! -e "$WORK/held_out.json" ]; then
+if [ -z "${SHOW:-}" ] && [ ! -e docs/measurements/data/early_exit_live.json ] && [ ! -e "$WORK/held_out.json" ]; then
     tail -n +41 "$DATA/gsm8k_400x12.jsonl" > "$WORK/other_problems.jsonl"
     "$PY" cli.py exit train "$WORK/other_problems.jsonl" --solved "$DATA/gsm8k_train.jsonl" --group deepseek-r1 --group s1.1-32b \
         --group deepseek-r1-distill-qwen --output "$WORK/held_out.json" || FAILED="$FAILED exit_train"
@@ -100,8 +111,8 @@ measure real_vllm_t06 "$VLLM_PY" real --engine vllm $DRAFT $HEAD --problems 60 $
     --rows vllm:ngram vllm:suffix vllm:draft_model vllm:eagle3 prompt_lookup
 measure real_vllm_suffix_t0 "$VLLM_PY" real --engine vllm --problems 60 $GSM8K --temperatures 0 --draft-tokens 2 4 8 16 \
     --rows vllm:suffix
+measure real_nodraft_t0 "$PY" real $DRAFT --problems 60 $GSM8K --temperatures 0 --rows prompt_lookup token_recycling
 UNDER="taskset -c 0"
-measure real_nodraft_t0 "$PY" real --problems 60 $GSM8K --temperatures 0 --rows prompt_lookup token_recycling
 measure real_head_t0 "$PY" real $DRAFT $HEAD --problems 60 $GSM8K --temperatures 0 \
     --rows model model:recycling head head:recycling both:semantic
 UNDER=""
@@ -113,34 +124,42 @@ measure draft_counts "$PY" draft_counts --problems 3 --temperatures 0.6 --budget
     --rows prompt_lookup samples stand recycling samples+recycling
 measure majority "$PY" majority $DRAFT $HEAD
 measure token_level_t0 "$PY" token_level $HEAD --temperatures 0 --methods prompt_lookup token_recycling head transformers:prompt_lookup
+UNDER="taskset -c 0"
 measure token_level_t06 "$PY" token_level $HEAD --temperatures 0.6 --methods prompt_lookup token_recycling stand head
+UNDER=""
 measure token_level_math "$PY" token_level $HEAD --source "$DATA/math500.jsonl" --problems 14 --temperatures 0 0.6 \
     --methods prompt_lookup token_recycling head transformers:prompt_lookup
 measure token_level_vllm "$VLLM_PY" token_level --engine vllm $DRAFT $HEAD --temperatures 0 \
     --methods vllm:ngram vllm:suffix vllm:draft_model vllm:eagle3 prompt_lookup
+UNDER="taskset -c 0"
 measure token_level_base "$PY" token_level --target pypi:smollm2-135m --problems 6 --temperatures 0 \
     --methods prompt_lookup token_recycling suffix suffix:published
 measure token_level_shapes "$PY" token_level $HEAD --source gsm8k --problems 8 --temperatures 0 --budgets 8 \
     --methods head:alone head:chain head:eagle2 head:sequoia head:lenient head:cascade
+UNDER="taskset -c 1"
 measure token_level_budgets "$PY" token_level $HEAD --source gsm8k --problems 6 --temperatures 0 --max-tokens 64 \
     --budgets 4 8 16 32 64 --methods head token_recycling
-if [ ! -e docs/measurements/data/draft_replay.json ]; then
+if [ -z "${SHOW:-}" ] && [ ! -e docs/measurements/data/draft_replay.json ]; then
     for drafter in head draft; do
         "$PY" benchmarks/draft_places.py "$WORK/$drafter.json" --drafter "models:smollm2-gsm8k-$drafter" ||
             FAILED="$FAILED draft_places"
     done
 fi
 measure draft_replay "$PY" draft_replay "$WORK/head.json" "$WORK/draft.json"
+UNDER=""
 
 # The demonstration pair.
 measure embedded_t0 "$PY" embedded --problems 60 --accuracy 200 --grades "$WORK/grades.jsonl" --temperatures 0
 measure frontier "$PY" frontier --problems 48 --accuracy 200 --grades "$WORK/grades.jsonl" --rows speculative lookahead \
     "specreason 0.95" "hybrid 0.9" "hybrid 0.95" "specreason, utility" "rsd 0.7" "rsd 0.9" "arbitrage, default" "arbitrage 0.2" \
     "arbitrage, threshold 0.1" "arbitrage, random 0.5" scot speculative_thinking
-measure published_rules "$PY" published_rules --problems 200
+UNDER="taskset -c 1"
+measure published_rules "$PY" published_rules --problems 16 --cpu-time
+UNDER=""
 measure_cli thresholds 'found["trials"]' tune verifier --limit 400 --whole-curve --loss 1 --concurrency 16 \
     --set sampling.seed=3 --no-plot --output runs/thresholds
-if "$PY" cli.py router collect --generate 50 --generate-seed 52000 --rollouts 8 --max-tokens 448 --output runs/router-test; then
+LABELS="--generate 50 --generate-seed 52000 --rollouts 8 --max-tokens 448 --output runs/router-test"
+if [ -n "${SHOW:-}" ] || "$PY" cli.py router collect $LABELS; then
     measure_cli router 'found["curves"]' router eval runs/router-test
 fi
 measure_cli tuned '[{"stage": stage, **one} for stage, rung in [*enumerate(found["rungs"], 1), ("final", found["final"])]
@@ -157,8 +176,8 @@ measure tools_ahead_loop "$AGENTS_PY" tools_ahead_loop
 
 # A padded target and a weakened draft are folders, which docs/measurements/speed.md says how to make.
 if [ -n "${PADDED:-}" ] && [ -n "${WEAK_DRAFT:-}" ]; then
-    PAD="--target $PADDED --draft $WEAK_DRAFT --max-tokens 128 --problems-file $DATA/gsm8k_test.jsonl --over model --rows model \
-        model:alone both:semantic:fixed both:semantic --set target.cache_tokens=4096 target.dtype=bfloat16 draft.dtype=bfloat16"
+    PAD="--target $PADDED --draft $WEAK_DRAFT --max-tokens 128 --problems-file $DATA/gsm8k_test.jsonl --over model:alone --rows \
+        model model:alone both:semantic:fixed both:semantic --set target.cache_tokens=4096 target.dtype=bfloat16 draft.dtype=bfloat16"
     # shellcheck disable=SC2086
     {
     measure real_padded "$PY" real $PAD 'boundary.delimiter="\n"' --problems 20 --temperatures 0
@@ -168,6 +187,7 @@ if [ -n "${PADDED:-}" ] && [ -n "${WEAK_DRAFT:-}" ]; then
     }
 fi
 
+[ -z "${SHOW:-}" ] || exit 0
 "$PY" benchmarks/tables.py write
 echo "without a file: $("$PY" benchmarks/tables.py list | tr '\n' ' ')"
 [ -z "$FAILED" ] || { echo "failed:$FAILED" >&2; exit 1; }

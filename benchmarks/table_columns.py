@@ -271,7 +271,7 @@ ROUTERS: Final = (
 def _tuned_speedup(row: Fields) -> str:
     found = row["speedup"]
     shown = "-" if found is None else f"{found['value']:.2f}x ({found['low']:.2f}-{found['high']:.2f})"
-    return shown if row["dropped"] is None else f"{shown}, dropped: {row['dropped']}"
+    return shown if row["dropped"] is None else f"{shown}, dropped"
 
 
 TUNED: Final = (

@@ -210,7 +210,7 @@ TABLES: Final[dict[str, Table]] = {
         plain(*SUFFIX_AGENT, where=lambda row: row["name"] != "cold"),
     ),
     "suffix_replays": Table("suffix-cache", [Part("suffix_replays")], plain(*SUFFIX_REPLAYS)),
-    "suffix_cost": Table("suffix-cache", [Part("suffix_tau")], plain(*SUFFIX_COST, where=is_shown_of_cost)),
+    "suffix_cost": Table("suffix-cache", [Part("suffix_cost")], plain(*SUFFIX_COST, where=is_shown_of_cost)),
     "step_map": Table("planning", [Part("step_map")], step_map),
     "coverage_accuracy": Table("intervals", [Part("interval_coverage")], coverage("accuracy")),
     "coverage_difference": Table("intervals", [Part("interval_coverage")], coverage("difference")),

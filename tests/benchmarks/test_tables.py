@@ -2,8 +2,11 @@ from __future__ import annotations
 
 import importlib
 import json
+import os
 import re
+import subprocess
 import sys
+from collections import Counter
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -28,6 +31,26 @@ def test_every_table_stands_on_its_page_and_one_command_makes_its_measurements()
     assert tables.missing_blocks() == []
     measured = set(re.findall(r"^ *measure(?:_cli)? (\w+)", ALL, re.MULTILINE))
     assert {part.measurement for table in TABLES.values() for part in table.parts} <= measured
+
+
+def words(command: str) -> Counter[str]:
+    """The words of a command without folders, and without the files that it works with."""
+    own = re.sub(r"--(output|grades|runs|policy) \S+|--no-plot|['\"]", "", command)
+    return Counter(word if word.startswith("benchmarks/") else word.rpartition("/")[2] for word in own.split())
+
+
+def test_the_commands_of_all_measurements_are_those_that_made_the_files() -> None:
+    models = {"PADDED": "padded-288", "WEAK_DRAFT": "draft-0.7"}
+    shown = subprocess.run(
+        ["bash", tables.ROOT / "benchmarks" / "all.sh", "DATA"],
+        env={**os.environ, **models, "SHOW": "1"},
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout.splitlines()
+    for name, _, command in (line.partition(": ") for line in shown):
+        found = tables.load(name)
+        assert found is None or words(found.command) == words(command), name
 
 
 def test_every_file_of_rows_is_shown_and_names_its_command() -> None:
