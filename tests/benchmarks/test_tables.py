@@ -36,7 +36,7 @@ def test_every_table_stands_on_its_page_and_one_command_makes_its_measurements()
 def words(command: str) -> Counter[str]:
     """The words of a command without folders, and without the files that it works with."""
     own = re.sub(r"--(output|grades|runs|policy) \S+|--no-plot|['\"]", "", command)
-    return Counter(word if word.startswith("benchmarks/") else word.rpartition("/")[2] for word in own.split())
+    return Counter(word.rpartition("/")[2] for word in own.split())
 
 
 def test_the_commands_of_all_measurements_are_those_that_made_the_files() -> None:
