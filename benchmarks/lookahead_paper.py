@@ -162,9 +162,7 @@ def fit_of(pair: str, rows: Sequence[Row]) -> Fit:
     others = [row for row in rows if row.dataset != FITTED_ON]
     return Fit(
         pair=pair,
-        rank_correlation=float(
-            spearmanr([row.by_size for row in rows], [row.steps for row in rows]).statistic
-        ),
+        rank_correlation=float(spearmanr([row.alpha for row in rows], [row.steps for row in rows]).statistic),
         error_by_size=fmean(abs(row.by_size / row.steps - 1) for row in rows),
         error_of_fitted=fmean(abs(row.of_fitted / row.steps - 1) for row in others),
         excess_of_product=fmean(row.product / row.both - 1 for row in rows),

@@ -286,7 +286,8 @@ TUNED: Final = (
 
 def _alpha(row: Fields) -> str:
     found = row["alpha"]
-    return f"{found['value']:.1%} ({100 * found['low']:.1f}-{100 * found['high']:.1f})"
+    value, low, high = (100 * found[key] for key in ("value", "low", "high"))
+    return f"{value:.1f} % ({low:.1f}-{high:.1f})"
 
 
 DRAFT_STEPS: Final = (

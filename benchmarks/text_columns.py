@@ -113,7 +113,10 @@ def is_other_set(row: Fields) -> bool:
 
 
 def _saved(row: Fields) -> str:
-    return f"{1 - row['tokens_kept']:.1%} ({100 * row['saved_low']:.1f}-{100 * row['saved_high']:.1f})"
+    saved, low, high = (
+        100 * share for share in (1 - row["tokens_kept"], row["saved_low"], row["saved_high"])
+    )
+    return f"{saved:.1f} % ({low:.1f}-{high:.1f})"
 
 
 def _points(field: str) -> Cell:
@@ -150,7 +153,7 @@ STEP_LENGTHS: Final = pivot(
     ("model",),
     ("model",),
     "boundary",
-    lambda row: f"{row['steps']:.1f}, {row['one_step']:.0%}, {row['median']:.0f}, {row['p90']:.0f}",
+    lambda row: f"{row['steps']:.1f}, {100 * row['one_step']:.0f} %, {row['median']:.0f}, {row['p90']:.0f}",
 )
 
 SUFFIX_REPLAYS: Final = (
@@ -167,8 +170,8 @@ def same_at(rows: Sequence[Fields]) -> list[str]:
     """Return the share of same steps accepted, by the share of changed ones that a threshold lets through."""
     wanted = [row for row in rows if is_left_out(row)]
     shares = list(wanted[0]["same_at"])
-    table = [[row["pairs"], *(f"{row['same_at'][share]:.1%}" for share in shares)] for row in wanted]
-    return lines(["changed accepted", *(f"{float(share):.2%}" for share in shares)], table)
+    table = [[row["pairs"], *(f"{100 * row['same_at'][share]:.1f} %" for share in shares)] for row in wanted]
+    return lines(["changed accepted", *(f"{100 * float(share):.2f} %" for share in shares)], table)
 
 
 PAPER_PAIR: Final = Column("models", text("pair"))
