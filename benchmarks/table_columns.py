@@ -286,7 +286,7 @@ TUNED: Final = (
 
 def _alpha(row: Fields) -> str:
     found = row["alpha"]
-    value, low, high = (100 * found[key] for key in ("value", "low", "high"))
+    value, low, high = (100 * share for share in (found["value"], *found["interval"]))
     return f"{value:.1f} % ({low:.1f}-{high:.1f})"
 
 
