@@ -91,10 +91,15 @@ class Verifier(ABC):
         Both share their models: starting or closing one does the same to the other.
 
         Raises:
-            SettingsError: a threshold is out of range.
+            SettingsError: a threshold is out of range, or set for a verifier that has none.
         """
-        if self.threshold is None or self.name not in thresholds:
+        if self.name not in thresholds:
             return self
+        if self.threshold is None:
+            raise SettingsError(
+                f"a threshold of {thresholds[self.name]} is set for verifier {self.name}, which has none: "
+                "leave it out, or set verifier.thresholds.NAME of another verifier"
+            )
         other = copy(self)
         other.threshold = other.checked_threshold(thresholds[self.name])
         return other
@@ -367,15 +372,11 @@ def create_verifier(
             raise unknown_name("verifier", part, _FACTORIES)
     thresholds = thresholds_of(settings, name)
     stages = [
-        _FACTORIES[part](_Given(settings, thresholds.get(part), models or Models()))
+        _FACTORIES[part](_Given(settings, thresholds.get(part), models or Models())).with_thresholds(
+            thresholds
+        )
         for part in dict.fromkeys(names)
     ]
-    for stage in stages:
-        if stage.threshold is None and stage.name in thresholds:
-            raise SettingsError(
-                f"a threshold of {thresholds[stage.name]} is set for verifier {stage.name}, which has none: "
-                "leave it out, or set verifier.thresholds.NAME of another verifier"
-            )
     if len(stages) == 1:
         return stages[0]
     from reason_spec.verifiers.cascade import CascadeVerifier

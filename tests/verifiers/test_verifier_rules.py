@@ -216,11 +216,16 @@ def test_a_deadline_must_be_positive() -> None:
 @pytest.mark.parametrize("name", verifier_names())
 def test_a_threshold_is_kept_or_refused_never_ignored(name: str) -> None:
     settings = VerifierSettings(threshold=0.75)
-    if create_verifier(name, models=MODELS).threshold is None:
-        with pytest.raises(SettingsError, match=rf"0\.75 is set for verifier {name}, which has none"):
+    bare = create_verifier(name, models=MODELS)
+    if bare.threshold is None:
+        refused = rf"0\.75 is set for verifier {name}, which has none"
+        with pytest.raises(SettingsError, match=refused):
             create_verifier(name, settings, MODELS)
+        with pytest.raises(SettingsError, match=refused):
+            bare.with_thresholds({name: 0.75})
     else:
         assert create_verifier(name, settings, MODELS).threshold == 0.75
+        assert bare.with_thresholds({name: 0.75}).threshold == 0.75
 
 
 def test_thresholds_of_verifiers_that_are_not_in_use_may_stay_in_the_settings() -> None:
