@@ -58,11 +58,12 @@ class Answers:
 
 
 def distances(model: str, dtype: str) -> Row:
-    flags = {"target.model": resolve_model("target", model), "target.dtype": dtype}
+    path = resolve_model("target", model)
+    flags = {"target.model": path, "target.dtype": dtype}
     try:
         found = measure_rounding(load_unpacked(load_settings(flags=flags).target))
     except UnsupportedModelError as error:
-        return Row(model, dtype, refused=str(error))
+        return Row(model, dtype, refused=str(error).replace(path, model))
     return Row(model, dtype, found.in_float32, found.module, found.passes)
 
 
