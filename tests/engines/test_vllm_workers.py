@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import pickle
+import time
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -100,7 +102,11 @@ def test_earlier_texts_are_opened_and_told_of_in_each_worker(
     )
 
 
-def test_workers_know_how_long_passes_take_now(engine: ParallelEngine) -> None:
+def test_workers_know_how_long_passes_take_now(
+    engine: ParallelEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = itertools.count()
+    monkeypatch.setattr(time, "perf_counter", lambda: 0.001 * next(clock))  # each pass takes 1 ms
     loop = VllmLoop(
         engine,
         tokenizer=SimpleNamespace(),
