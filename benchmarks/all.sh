@@ -20,10 +20,18 @@ export HF_HUB_OFFLINE=1 TOKENIZERS_PARALLELISM=false
 FAILED=""
 UNDER="" # what the next measurements run under
 
+is_named() { # NAME
+    [ "$NAMES" = "  " ] || [[ $NAMES == *" $1 "* ]]
+}
+
+is_due() { # NAME: whether it is measured now, so that what it needs must be made
+    [ -z "${SHOW:-}" ] && is_named "$1" && [ ! -e "docs/measurements/data/$1.json" ]
+}
+
 measure() { # NAME PYTHON SCRIPT OPTION...
     local name=$1 python=$2 script=$3
     shift 3
-    if [ "$NAMES" != "  " ] && [[ $NAMES != *" $name "* ]]; then return; fi
+    is_named "$name" || return
     if [ -n "${SHOW:-}" ]; then
         echo "$name: ${UNDER:+$UNDER }python benchmarks/$script.py $*"
         return
@@ -39,12 +47,12 @@ measure() { # NAME PYTHON SCRIPT OPTION...
 measure_cli() { # NAME ROWS OPTION...: a command of the package; ROWS is what of its JSON (found) the rows are, in Python
     local name=$1 rows=$2
     shift 2
-    if [ "$NAMES" != "  " ] && [[ $NAMES != *" $name "* ]]; then return; fi
+    is_named "$name" || return
     if [ -n "${SHOW:-}" ]; then
         echo "$name: python cli.py $*"
         return
     fi
-    if [ -e "docs/measurements/data/$name.json" ]; then return; fi
+    is_due "$name" || return
     "$PY" cli.py "$@" --json > "$WORK/$name.found" &&
         "$PY" -c "import json, sys; found = json.load(open(sys.argv[1])); json.dump($rows, open(sys.argv[2], 'w'))" \
             "$WORK/$name.found" "$WORK/$name.json" &&
@@ -56,7 +64,7 @@ DRAFT="--draft models:smollm2-gsm8k-draft"
 HEAD="--head models:smollm2-gsm8k-head"
 GSM8K="--problems-file $DATA/gsm8k_test.jsonl --max-tokens 256"
 WORK=runs/tables
-mkdir -p "$WORK"
+[ -n "${SHOW:-}" ] || mkdir -p "$WORK"
 
 # No model, minutes each; vLLM brings the tokenizer tekken. The options are words.
 # shellcheck disable=SC2086
@@ -79,7 +87,7 @@ measure step_lengths "$PY" step_boundaries "$DATA/gsm8k_400x12.jsonl" --every 8
 measure early_exit "$PY" early_exit "$DATA/gsm8k_400x12.jsonl" --solved "$DATA/gsm8k_train.jsonl" \
     --math "$DATA/math_cot_100x8.jsonl" --train-group qwq-32b --train-group deepseek-r1 --train-group s1.1-32b \
     --train-group deepseek-r1-distill-qwen --report-group qwq-32b --report-group deepseek-r1 --report-group s1.1-32b
-if [ -z "${SHOW:-}" ] && [ ! -e docs/measurements/data/early_exit_live.json ] && [ ! -e "$WORK/held_out.json" ]; then
+if is_due early_exit_live && [ ! -e "$WORK/held_out.json" ]; then
     tail -n +41 "$DATA/gsm8k_400x12.jsonl" > "$WORK/other_problems.jsonl"
     "$PY" cli.py exit train "$WORK/other_problems.jsonl" --solved "$DATA/gsm8k_train.jsonl" --group deepseek-r1 --group s1.1-32b \
         --group deepseek-r1-distill-qwen --output "$WORK/held_out.json" || FAILED="$FAILED exit_train"
@@ -139,7 +147,7 @@ measure token_level_shapes "$PY" token_level $HEAD --source gsm8k --problems 8 -
 UNDER="taskset -c 1"
 measure token_level_budgets "$PY" token_level $HEAD --source gsm8k --problems 6 --temperatures 0 --max-tokens 64 \
     --budgets 4 8 16 32 64 --methods head token_recycling
-if [ -z "${SHOW:-}" ] && [ ! -e docs/measurements/data/draft_replay.json ]; then
+if is_due draft_replay; then
     for drafter in head draft; do
         "$PY" benchmarks/draft_places.py "$WORK/$drafter.json" --drafter "models:smollm2-gsm8k-$drafter" ||
             FAILED="$FAILED draft_places"
@@ -158,10 +166,10 @@ measure published_rules "$PY" published_rules --problems 16 --cpu-time
 UNDER=""
 measure_cli thresholds 'found["trials"]' tune verifier --limit 400 --whole-curve --loss 1 --concurrency 16 \
     --set sampling.seed=3 --no-plot --output runs/thresholds
-LABELS="--generate 50 --generate-seed 52000 --rollouts 8 --max-tokens 448 --output runs/router-test"
-if [ -n "${SHOW:-}" ] || "$PY" cli.py router collect $LABELS; then
-    measure_cli router 'found["curves"]' router eval runs/router-test
+if is_due router; then
+    "$PY" cli.py router collect --generate 50 --generate-seed 52000 --rollouts 8 --max-tokens 448 --output runs/router-test
 fi
+measure_cli router 'found["curves"]' router eval runs/router-test
 measure_cli tuned '[{"stage": stage, **one} for stage, rung in [*enumerate(found["rungs"], 1), ("final", found["final"])]
     for one in rung["candidates"]]' tune --generate 80 --loss 10 --strategies speculative,lookahead,hybrid --depths 2,6 \
     --thresholds 0.95,0.9 --set target.cores=[0] --set draft.cores=[1] --output runs/tuned

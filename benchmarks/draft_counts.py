@@ -24,6 +24,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
+import table_forms as forms
 from arms import printer, write_rows
 from table_columns import COUNTS
 
@@ -215,7 +216,12 @@ class Bench:
         )
 
 
-print_rows = printer(*COUNTS)
+print_rows = printer(
+    *COUNTS,
+    forms.Column("samples", forms.text("samples")),
+    forms.Column("tokens", forms.number("tokens", 0)),
+    forms.Column("ms a token", forms.number("ms_per_token", 1)),
+)
 
 
 def main() -> None:

@@ -49,26 +49,14 @@ class Published:
     tokens: float
     both: float
 
-    @property
-    def own_cost(self) -> float:
-        """The draft's cost at which theorem 2 gives the speed-up of the step level."""
 
-        def excess(cost: float) -> float:
-            return asynchronous_speedup(self.alpha, PARALLEL, cost) - self.steps
+def own_cost(row: Published) -> float:
+    """Return the draft's cost at which theorem 2 gives the speed-up of the step level."""
 
-        return float(brentq(excess, 0.0, 1.0))
+    def excess(cost: float) -> float:
+        return asynchronous_speedup(row.alpha, PARALLEL, cost) - row.steps
 
-    @property
-    def product(self) -> float:
-        return self.steps * self.tokens
-
-    @property
-    def relative(self) -> float:
-        return self.tokens * asynchronous_speedup(self.alpha, PARALLEL, min(1.0, self.own_cost * self.tokens))
-
-    @property
-    def on_equal_gpus(self) -> float:
-        return self.both * TARGET_GPUS / ALL_GPUS
+    return float(brentq(excess, 0.0, 1.0))
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,26 +123,27 @@ TABLE_1 = {
 }
 
 
-def cells(pair: str, published: Sequence[Published]) -> list[Row]:
-    """Return the rows of a pair of models."""
-    (fitted,) = (row.own_cost for row in published if row.dataset == FITTED_ON)
-    by_size = COST_BY_SIZE[pair]
-    return [
-        Row(
-            pair=pair,
-            dataset=row.dataset,
-            alpha=row.alpha,
-            steps=row.steps,
-            by_size=asynchronous_speedup(row.alpha, PARALLEL, by_size),
-            of_fitted=asynchronous_speedup(row.alpha, PARALLEL, fitted),
-            own_cost=row.own_cost,
-            both=row.both,
-            product=row.product,
-            relative=row.relative,
-            on_equal_gpus=row.on_equal_gpus,
-        )
-        for row in published
-    ]
+def row_of(pair: str, row: Published, fitted: float) -> Row:
+    """Return the row of a data set; ``fitted`` is the cost that explains that of `FITTED_ON`."""
+    cost = own_cost(row)
+    return Row(
+        pair=pair,
+        dataset=row.dataset,
+        alpha=row.alpha,
+        steps=row.steps,
+        by_size=asynchronous_speedup(row.alpha, PARALLEL, COST_BY_SIZE[pair]),
+        of_fitted=asynchronous_speedup(row.alpha, PARALLEL, fitted),
+        own_cost=cost,
+        both=row.both,
+        product=row.steps * row.tokens,
+        relative=row.tokens * asynchronous_speedup(row.alpha, PARALLEL, min(1.0, cost * row.tokens)),
+        on_equal_gpus=row.both * TARGET_GPUS / ALL_GPUS,
+    )
+
+
+def rows_of(pair: str, published: Sequence[Published]) -> list[Row]:
+    (fitted,) = (own_cost(row) for row in published if row.dataset == FITTED_ON)
+    return [row_of(pair, row, fitted) for row in published]
 
 
 def fit_of(pair: str, rows: Sequence[Row]) -> Fit:
@@ -201,7 +190,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--json", nargs="?", type=Path, const=Path("-"))
     options = parser.parse_args()
-    by_pair = {pair: cells(pair, published) for pair, published in TABLE_1.items()}
+    by_pair = {pair: rows_of(pair, published) for pair, published in TABLE_1.items()}
     fits = [fit_of(pair, rows) for pair, rows in by_pair.items()]
     write_rows(
         [*(row for rows in by_pair.values() for row in rows), *fits, *effects()], options.json, print_rows

@@ -28,13 +28,13 @@ from collections.abc import Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from arms import printer, write_rows
 from changed_questions import change_a_name, change_a_number, has_name
 from models import Models, add_models_arguments, models_of, needs_draft
 from table_columns import SUFFIX_AGENT
-from table_forms import Column, text
+from table_forms import Column, number, percent, text
 from text_columns import SUFFIX_REPLAYS
 
 from reason_spec.accelerator import Accelerator, Generator, Solution
@@ -362,8 +362,17 @@ def _tokens_run(usage: Usage) -> int:
 # --- output --------------------------------------------------------------------------------------------
 
 
-_print_replays = printer(*SUFFIX_REPLAYS)
-_print_timed = printer(Column("setting", text("setting")), *SUFFIX_AGENT)
+_ALPHA: Final = Column("alpha_step of the cache", number("alpha_step_cache"))
+_print_replays = printer(*SUFFIX_REPLAYS, _ALPHA, Column("same text", text("same_text")))
+_print_timed = printer(
+    Column("setting", text("setting")),
+    *SUFFIX_AGENT,
+    Column("s a problem", number("s_per_problem")),
+    Column("tokens/s", number("tokens_per_s", 1)),
+    Column("steps from the cache", percent("steps_from_cache")),
+    _ALPHA,
+    Column("depth", number("depth")),
+)
 
 
 def print_rows(rows: Sequence[ReplayRow | Row]) -> None:
