@@ -19,8 +19,6 @@ never accepted. Seconds are those of the passes alone.
 
 from __future__ import annotations
 
-import virtual_clock  # isort: skip  # noqa: F401 - before anything of reason_spec
-
 import argparse
 import asyncio
 import hashlib
@@ -34,6 +32,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from arms import printer, write_rows
 from text_columns import EXIT_LIVE
+from virtual_clock import run_in_virtual_time
 
 from reason_spec.accelerator import Accelerator, Solution
 from reason_spec.accelerator.thinking import OPENER
@@ -43,7 +42,6 @@ from reason_spec.exit.policy import ExitPolicy
 from reason_spec.exit.reading import read_value
 from reason_spec.exit.trials import DEER_PROMPT, DYNASOR_PROMPT
 from reason_spec.lab.exit.traces import ReadTrace, read_steps, read_traces
-from reason_spec.lab.virtual_time import VirtualTimeLoop
 from reason_spec.settings import ExitSettings, Settings, load_settings
 from reason_spec.strategies.early_exit import BOX_PROMPT, policy_of
 from reason_spec.strategies.thinking import CLOSER
@@ -171,8 +169,7 @@ def play(played: Played, settings: Settings, options: argparse.Namespace) -> Sol
         async with Accelerator(settings, *engines(played, options), None) as accelerator:
             return await accelerator.answer(played.read.trace.question)
 
-    with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
-        return runner.run(run())
+    return run_in_virtual_time(run())
 
 
 def play_all(options: argparse.Namespace, grader: Grader) -> list[Row]:

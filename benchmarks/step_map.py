@@ -27,9 +27,9 @@ from math import ceil
 from pathlib import Path
 from typing import ClassVar, Final
 
-import virtual_clock  # noqa: F401, before reason_spec
 from arms import Ours, settings_of, write_rows
 from models import Task
+from virtual_clock import run_in_virtual_time
 
 from reason_spec.accelerator import Accelerator
 from reason_spec.control.constants import PLANNER_CONSTANTS
@@ -38,7 +38,6 @@ from reason_spec.control.planner import LONGEST_WAIT
 from reason_spec.engines.scripted import DEFAULT_PATTERN, ScriptedEngine, ScriptedTokenizer
 from reason_spec.lab.planning.simulator import Scheme, simulate
 from reason_spec.lab.planning.workload import Workload, expected_split, steps_pay_from
-from reason_spec.lab.virtual_time import VirtualTimeLoop
 from reason_spec.types import LossClass, Sampling, Step, Verdict
 from reason_spec.verifiers.base import VerificationContext, Verifier
 
@@ -176,7 +175,7 @@ class Bench:
         verifier = ByChance(point.alpha_step)
         accelerator = Accelerator(settings, target, draft, verifier, ("speculative", "lookahead"))
         async with accelerator:
-            self._ours = Ours(accelerator)
+            self._ours = Ours(accelerator, clock=asyncio.get_running_loop().time)
             tokens = {num: await self._speed("speculative", num, 0) for num in DRAFTS}
             both = {
                 (depth, num): await self._speed("lookahead", num, depth) for depth in DEPTHS for num in DRAFTS
@@ -243,8 +242,7 @@ def measure(options: argparse.Namespace) -> list[Row]:
     points = list(points_of(options))
     rows: list[Row] = []
     for number, point in enumerate(points, start=1):
-        with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
-            rows.append(runner.run(Bench(point, options.answers, options.warm_up).row()))
+        rows.append(run_in_virtual_time(Bench(point, options.answers, options.warm_up).row()))
         sys.stderr.write(f"\r{number} of {len(points)} points")
     sys.stderr.write("\n")
     return rows

@@ -121,7 +121,7 @@ class Recorder:
     num_works: int = 0
     reader_seconds: float = 0.0
     """How long the reader of the steps did not ask for the next one, up to the last."""
-    started: float = field(default_factory=time.perf_counter)
+    started: float = field(default_factory=lambda: time.perf_counter())  # noqa: PLW0108, the clock may be replaced
 
     def start(
         self, lane: Lane, step_index: int, branch: int, purpose: Purpose, *, about: int | None = None
