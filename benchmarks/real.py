@@ -18,8 +18,8 @@ a first problem warms up. Nothing else may run meanwhile.
 with ``:fixed`` draft two steps ahead in every answer (``hybrid:fixed`` four); the others leave it to the
 planner. Rows with ``:head`` have the head for tokens and the draft model for steps. ``suffix`` is our suffix
 cache, ``suffix:published`` SuffixDecoding as published. ``--rows`` names rows, also variants that are else
-left out: ``stand``, ``model:recycling``, ``head:recycling``, ``hybrid:head``, shapes of trees and relaxed
-acceptance with the head.
+left out: ``stand``, ``model:recycling``, ``head:recycling``, ``hybrid:head``, shapes of trees with the head,
+and relaxed acceptance with head or draft model.
 
 Small models often end in a loop, which flatters drafts. Each text is stopped where the same 20 tokens begin
 for the third time (`evaluation.loops`). Only the tokens before that place count, and the seconds that they

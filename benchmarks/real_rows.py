@@ -41,13 +41,17 @@ _RELAXED: Final = (
     "head:cascade",
     "head:cascade:0.8",
     "head:cascade:0.95",
+    "model:cascade",
+    "model:cascade:0.8",
+    "model:cascade:0.95",
 )
 _FIXED: Final = {"strategy.planner": False, "strategy.depth": 2}
 _ALONE: Final = {"strategy.token_drafter": "none"}
+_COPIES: Final = {"strategy.token_drafter": "prompt_lookup"}
 _EXACT, _SEMANTIC = {"verifier.name": "exact"}, {"verifier.name": "semantic"}
 OURS: Final = (
     RowSpec("prompt_lookup", "ours", "prompt_lookup"),
-    RowSpec("model", "ours", "speculative", {"strategy.token_drafter": "prompt_lookup"}),
+    RowSpec("model", "ours", "speculative", _COPIES),
     RowSpec("model:alone", "ours", "speculative", _ALONE),
     RowSpec("steps:exact", "ours", "lookahead", {**_EXACT, **STEP_ALONE}),
     RowSpec("steps:semantic", "ours", "lookahead", {**_SEMANTIC, **STEP_ALONE}),
@@ -78,6 +82,9 @@ ROWS: Final[Mapping[str, tuple[RowSpec, ...]]] = {
         RowSpec("head:cascade", "head", "self_speculative", {"strategy.acceptance": "cascade"}),
         RowSpec("head:cascade:0.8", "head", "self_speculative", _relaxed("cascade", 0.8)),
         RowSpec("head:cascade:0.95", "head", "self_speculative", _relaxed("cascade", 0.95)),
+        RowSpec("model:cascade", "ours", "speculative", {**_COPIES, "strategy.acceptance": "cascade"}),
+        RowSpec("model:cascade:0.8", "ours", "speculative", {**_COPIES, **_relaxed("cascade", 0.8)}),
+        RowSpec("model:cascade:0.95", "ours", "speculative", {**_COPIES, **_relaxed("cascade", 0.95)}),
         RowSpec("both:exact:head", "headed", "lookahead", _EXACT),
         RowSpec("both:semantic:head", "headed", "lookahead", _SEMANTIC),
         RowSpec("hybrid:head", "headed", "hybrid"),
