@@ -182,16 +182,20 @@ measure agent_loop "$AGENTS_PY" agent_loop
 measure tools_ahead_loop "$AGENTS_PY" tools_ahead_loop
 }
 
-# A padded target and a weakened draft are folders, which docs/measurements/speed.md says how to make.
-if [ -n "${PADDED:-}" ] && [ -n "${WEAK_DRAFT:-}" ]; then
-    PAD="--target $PADDED --draft $WEAK_DRAFT --max-tokens 128 --problems-file $DATA/gsm8k_test.jsonl --over model:alone --rows \
-        model model:alone both:semantic:fixed both:semantic --set target.cache_tokens=4096 target.dtype=bfloat16 draft.dtype=bfloat16"
+# A padded target and drafts near to it are folders, which docs/measurements/speed.md says how to make.
+if [ -n "${PADDED:-}" ] && [ -n "${WEAK_DRAFT:-}" ] && [ -n "${NEAR_DRAFT:-}" ]; then
+    PAD="--target $PADDED --max-tokens 128 --problems-file $DATA/gsm8k_test.jsonl --set target.cache_tokens=4096 target.dtype=bfloat16 \
+        draft.dtype=bfloat16"
+    WEAK="--draft $WEAK_DRAFT --over model:alone --rows model model:alone both:semantic:fixed both:semantic"
+    NEAR="--draft $NEAR_DRAFT --over model --rows model both:semantic:fixed both:semantic hybrid:fixed hybrid"
     # shellcheck disable=SC2086
     {
-    measure real_padded "$PY" real $PAD 'boundary.delimiter="\n"' --problems 20 --temperatures 0
-    measure real_padded_t06 "$PY" real $PAD 'boundary.delimiter="\n"' --problems 40 --temperatures 0.6
-    measure real_close_accuracy "$PY" real --target models:smollm2-gsm8k --draft "$WEAK_DRAFT" $ACCURACY --temperatures 0 \
-        --set 'boundary.delimiter="\n"' --rows both:semantic:fixed
+    measure real_padded "$PY" real $PAD 'boundary.delimiter="\n"' $WEAK --problems 20 --temperatures 0
+    measure real_padded_t06 "$PY" real $PAD 'boundary.delimiter="\n"' $WEAK --problems 40 --temperatures 0.6
+    measure real_padded_near "$PY" real $PAD 'boundary.delimiter="\n"' $NEAR --problems 24 --temperatures 0
+    CLOSE="--target models:smollm2-gsm8k $ACCURACY --temperatures 0 --set"
+    measure real_close_accuracy "$PY" real $CLOSE 'boundary.delimiter="\n"' --draft "$WEAK_DRAFT" --rows both:semantic:fixed
+    measure real_near_accuracy "$PY" real $CLOSE 'boundary.delimiter="\n"' --draft "$NEAR_DRAFT" --rows both:semantic:fixed hybrid:fixed
     }
 fi
 

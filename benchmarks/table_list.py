@@ -25,6 +25,7 @@ from table_columns import (
     IN_SHORT,
     LOAD,
     MAJORITY,
+    NEAR_ROWS,
     PADDED,
     PADDED_ROWS,
     REAL,
@@ -54,6 +55,7 @@ from table_forms import (
     plain,
     seconds_saved,
     step_map,
+    text,
     token_level,
 )
 from text_columns import (
@@ -130,7 +132,12 @@ TABLES: Final[dict[str, Table]] = {
     "real_padded": Table(
         "speed", [Part("real_padded", PADDED_ROWS), Part("real_padded_t06", PADDED_ROWS)], plain(*PADDED)
     ),
-    "real_close_accuracy": Table("speed", [Part("real_close_accuracy")], plain(*REAL_ACCURACY)),
+    "real_padded_near": Table("speed", [Part("real_padded_near")], plain(*PADDED)),
+    "real_close_accuracy": Table(
+        "speed",
+        [Part("real_close_accuracy"), Part("real_near_accuracy", NEAR_ROWS)],
+        plain(REAL[0], Column("draft", text("draft")), *REAL_ACCURACY[1:]),
+    ),
     "draft_steps": Table("speed", [Part("draft_steps")], plain(*DRAFT_STEPS)),
     "acceptance": Table("token-level", [Part("acceptance")], plain(*ACCEPTANCE)),
     "embedded_t0": Table("demonstration-pair", [Part("embedded_t0")], plain(*EMBEDDED)),

@@ -6,7 +6,7 @@ cached drafts are accepted more often, and cost no draft model.
 
 from __future__ import annotations
 
-from math import exp
+from math import exp, inf
 from typing import Literal, NamedTuple, TypeAlias
 
 from reason_spec.control.constants import PlannerConstants
@@ -32,6 +32,8 @@ class CacheForecast(NamedTuple):
 
 
 NOTHING_CACHED = CacheForecast()
+Split: TypeAlias = tuple[int, int]
+"""Depth and number of draft tokens."""
 StepForm: TypeAlias = Literal["compared", "judged"]
 """Whether the target writes every step, or only those whose draft is not accepted."""
 _LEAST_RATE = 0.1
@@ -70,17 +72,30 @@ class AnswerHistory:
         self._constants = constants
         self._modes: dict[SpeculationMode, PredictionCorrection] = {}
         self._depths: dict[int, PredictionCorrection] = {}
+        self._splits: dict[Split, PredictionCorrection] = {}
+        self._last: dict[Split, int] = {}
 
     def correction(self, depth: int, num_draft_tokens: int) -> float:
-        """Return the factor of a predicted speed: of this depth, with all of its mode as the prior."""
-        of_mode = self._modes.get(mode_of(depth, num_draft_tokens))
-        shared = 0.0 if of_mode is None else of_mode.log_ratio(of_mode.at)
-        own = self._depths.get(depth)
-        return exp(shared if own is None else own.log_ratio(own.at, shared))
+        """Return the factor of a predicted speed: of this split, with its depth as the prior, and all of its
+        mode as that of the depth."""
+        log_ratio = 0.0
+        for own in (
+            self._modes.get(mode_of(depth, num_draft_tokens)),
+            self._depths.get(depth),
+            self._splits.get((depth, num_draft_tokens)),
+        ):
+            if own is not None:
+                log_ratio = own.log_ratio(own.at, log_ratio)
+        return exp(log_ratio)
 
     def num_answers(self, depth: int) -> float:
         """Return the faded number of answers of a depth."""
         return self._depths[depth].weight if depth in self._depths else 0.0
+
+    def num_since_split(self, depth: int, num_draft_tokens: int) -> float:
+        """Return the number of answers since the last one of a split; infinite where there is none."""
+        last = self._last.get((depth, num_draft_tokens))
+        return inf if last is None else sum(self.num_written.values()) - last
 
     def learn_rates(self, answer: Recorder, plan: Plan) -> None:
         """Take the rates of a finished answer."""
@@ -112,10 +127,13 @@ class AnswerHistory:
         if plan.depth > 0:
             of_depth = self._new_correction(constants.depth_weight)
             corrections.append(self._depths.setdefault(plan.depth, of_depth))
+        split = plan.depth, plan.num_draft_tokens
+        corrections.append(self._splits.setdefault(split, self._new_correction(constants.split_weight)))
         for correction in corrections:
             correction.add(speed, predicted, 1.0, now=correction.at + 1.0)
         self.num_since = {one: 0 if one == mode else num + 1 for one, num in self.num_since.items()}
         self.num_written[mode] += 1
+        self._last[split] = sum(self.num_written.values())
 
     def _new_correction(self, prior_weight: float) -> PredictionCorrection:
         # Its time is the number of its own observations.

@@ -34,6 +34,8 @@ class PlannerConstants:
     """Half-life of a measured speed, in answers: the rates it was predicted from change."""
     depth_weight: float = 2.0
     """Weight of all depths beside one depth, in answers: a depth may be the fastest so far by chance."""
+    split_weight: float = 0.5
+    """Weight of all numbers of draft tokens of a depth beside one number, in answers."""
     explore_every: int = 16
     """Answers after which a layer that was left out is tried again."""
     steps_margin: float = 1.05

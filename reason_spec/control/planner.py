@@ -26,8 +26,10 @@ from reason_spec.engines.stats import PassTime
 from reason_spec.events import Recorder
 from reason_spec.types import Plan
 
-LONGEST_WAIT = 2.0
+LONGEST_WAIT = 4.0
 """Longest time without a trial of a layer, in shares of the shortest."""
+CLOSE_SIZES = 0.9
+"""How fast another number of draft tokens must be, in shares of the fastest, to be tried beside it."""
 FIRST_TRIALS = 3
 """Answers that try, after the first one, what is gained without the draft model: answers alone show it."""
 MOST_OF_FIRST_TRIAL, MOST_OF_NEXT_TRIALS = 3.0, 1.5
@@ -70,6 +72,23 @@ def explore(candidates: Sequence[Plan], history: AnswerHistory, *, every: int) -
         return max(ahead, key=lambda one: (-history.num_answers(one.depth), _speed(one)))
     [bare] = (one for one in candidates if (one.depth, one.num_draft_tokens) == (0, 0))
     return bare if _is_draft_model_left_out(best / _speed(bare), history, every) else None
+
+
+def explore_sizes(chosen: Plan, candidates: Sequence[Plan], history: AnswerHistory, *, every: int) -> Plan:
+    """Return the plan, or one with another number of draft tokens that was not tried for a while.
+
+    Where numbers are expected to be nearly as fast, only their measured speeds show which is the fastest,
+    and a trial costs next to nothing.
+    """
+    close = [
+        one
+        for one in candidates
+        if one.depth == chosen.depth
+        and one.num_draft_tokens > 0
+        and _speed(one) >= CLOSE_SIZES * _speed(chosen)
+        and history.num_since_split(one.depth, one.num_draft_tokens) >= LONGEST_WAIT * every
+    ]
+    return max(close, key=_speed, default=chosen) if chosen.num_draft_tokens > 0 else chosen
 
 
 def _is_draft_model_left_out(ratio: float, history: AnswerHistory, every: int) -> bool:
@@ -126,7 +145,10 @@ class Planner:
         # What the cache knows of one branch it proposes for those after it, too: a trial must have shown
         # gains.
         allow_steps = history.num_written["steps"] > 0 or history is self._unknown
-        return plan(candidates, steps_margin=self._constants.steps_margin, allow_steps=allow_steps)
+        chosen = plan(candidates, steps_margin=self._constants.steps_margin, allow_steps=allow_steps)
+        if not may_explore:
+            return chosen
+        return explore_sizes(chosen, candidates, history, every=self._constants.explore_every)
 
     def expect(
         self,

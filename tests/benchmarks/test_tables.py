@@ -40,7 +40,7 @@ def words(command: str) -> Counter[str]:
 
 
 def test_the_commands_of_all_measurements_are_those_that_made_the_files() -> None:
-    models = {"PADDED": "padded-288", "WEAK_DRAFT": "draft-0.7"}
+    models = {"PADDED": "padded-288", "WEAK_DRAFT": "draft-0.7", "NEAR_DRAFT": "draft-0.9"}
     shown = subprocess.run(
         ["bash", tables.ROOT / "benchmarks" / "all.sh", "DATA"],
         env={**os.environ, **models, "SHOW": "1"},

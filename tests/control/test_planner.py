@@ -154,6 +154,33 @@ def test_depths_are_corrected_apart_so_that_a_better_one_is_found() -> None:
     assert depths[-20:].count(best) >= 18
 
 
+def test_numbers_of_draft_tokens_are_corrected_apart_where_they_are_nearly_as_fast() -> None:
+    """The formulas name the most; where another number is faster, one trial of it shows that."""
+    chosen, world = planner(STEEP_LATER), planner(STEEP_LATER)
+    first = chosen.plan()
+    close = [
+        num
+        for num in (1, 2, 4, 8, 16)
+        if num != first.num_draft_tokens
+        and chosen.expect(first.depth, num) > 0.92 * chosen.expect(first.depth, first.num_draft_tokens)
+    ]
+    assert close
+    sizes = []
+    for _ in range(60):
+        plan = chosen.plan()
+        sizes.append(plan.num_draft_tokens)
+        faster = 1.2 if plan.num_draft_tokens in close else 1.0
+        speed = faster * world.expect(plan.depth, plan.num_draft_tokens)
+        chosen.learn(answer(plan, all_stand=True, speed=speed))
+    assert sum(size in close for size in sizes[20:]) >= 32
+
+
+def test_close_numbers_of_draft_tokens_are_not_tried_where_nothing_is_learned_from_the_answer() -> None:
+    chosen = planner(STEEP_LATER)
+    chosen.learn(answer(chosen.plan(), all_stand=True))
+    assert len({chosen.plan(may_explore=False).num_draft_tokens for _ in range(8)}) == 1
+
+
 @pytest.mark.parametrize("depth", [1, 2, 3, 4])
 @pytest.mark.parametrize("drafting", [0.05, 0.2, 0.6])
 def test_the_speed_expected_of_a_depth_is_what_is_simulated(depth: int, drafting: float) -> None:
@@ -177,7 +204,9 @@ def test_passes_that_became_dear_for_many_tokens_take_the_drafts_out_again() -> 
     chosen = planner(FLAT)
     before = chosen.plan()
     slow = [PassTime(1, 0.020, 1000), PassTime(8, 0.4, 1000), PassTime(64, 3.2, 1000)]
-    chosen.learn(answer(before, all_stand=True), target=slow)
+    busy = planner(Costs(PassCost(((1, 0.020), (8, 0.4), (64, 3.2))), draft_token=0.001))
+    speed = busy.expect(before.depth, before.num_draft_tokens)
+    chosen.learn(answer(before, all_stand=True, speed=speed), target=slow)
     after = chosen.plan()
     assert (after.depth + 1) * (after.num_draft_tokens + 1) < (before.depth + 1) * (
         before.num_draft_tokens + 1
@@ -196,25 +225,25 @@ def test_drafts_that_were_left_out_while_the_machine_was_busy_come_back() -> Non
         chosen.learn(answer(plan, all_stand=True, speed=5.0 if plan.num_draft_tokens else 50.0), target=busy)
     assert chosen.plan().num_draft_tokens == 0
     sizes = []
-    for _ in range(60):
+    for _ in range(90):
         plan = chosen.plan()
         sizes.append(plan.num_draft_tokens)
         speed = 200.0 if plan.num_draft_tokens else 50.0
         chosen.learn(answer(plan, all_stand=True, speed=speed), target=quiet if any(sizes) else busy)
     assert sizes[:5] == [0] * 5
-    assert min(sizes[40:]) > 0
+    assert min(sizes[70:]) > 0
 
 
-def test_a_layer_that_is_much_slower_is_tried_half_as_often() -> None:
+def test_a_layer_that_is_much_slower_is_tried_a_quarter_as_often() -> None:
     chosen, tried = planner(FLAT, max_depth=0), {}
     for speed in (45.0, 5.0):
         sizes = []
-        for _ in range(200):
+        for _ in range(400):
             plan = chosen.plan()
             sizes.append(plan.num_draft_tokens)
             chosen.learn(answer(plan, all_stand=True, speed=speed if plan.num_draft_tokens else 50.0))
         tried[speed] = sum(size > 0 for size in sizes[40:])
-    assert tried[45.0] > tried[5.0] >= 160 // 33
+    assert tried[45.0] > 2 * tried[5.0] >= 2 * (360 // 65)
 
 
 def test_dear_verdicts_count_from_the_first_answer_on() -> None:
@@ -323,7 +352,7 @@ def test_what_needs_no_draft_model_is_tried_early_and_kept_where_it_is_faster(
         written.target_usage = Usage(num_accepted_draft_tokens=30, num_rejections=20)
         chosen.learn(written)
     assert without[:5] == [False, True, True, True, chosen_at_the_end]
-    assert all(without[-10:]) == chosen_at_the_end
+    assert (sum(without[-10:]) >= 9) == chosen_at_the_end
     assert sum(without[5:]) <= 3 or chosen_at_the_end
 
 
