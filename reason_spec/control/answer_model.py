@@ -48,15 +48,6 @@ class AssumedRates(NamedTuple):
     step_tokens: float = 40.0
 
 
-class Rates(NamedTuple):
-    """What the formulas need to know of answers: acceptance rates, tokens of a step, seconds of a verdict."""
-
-    step_rate: float
-    token_rate: float
-    step_tokens: float
-    verdict_seconds: float
-
-
 def mode_of(depth: int, num_draft_tokens: int) -> SpeculationMode:
     """Return the speculation mode of a split of the budget."""
     if depth > 0:
@@ -83,29 +74,6 @@ class AnswerHistory:
         self._depths: dict[int, PredictionCorrection] = {}
         self._splits: dict[Split, PredictionCorrection] = {}
         self._last: dict[Split, int] = {}
-
-    @property
-    def rates(self) -> Rates:
-        """The rates of all answers so far."""
-        rates = self.step_rate, self.token_rate, self.step_tokens, self.verdict_seconds
-        return Rates(*(rate.value for rate in rates))
-
-    def rates_of(self, answer: Recorder) -> Rates:
-        """Return the rates of one answer, with those of all as the prior.
-
-        By these its speed is predicted when it is learned from: that more of its drafts were right than usual
-        is no error of the formulas, and would pass for one in the few answers that a correction remembers.
-        """
-        usage, num_steps = answer.target_usage, len(answer.steps)
-        accepted, own, constants = usage.num_accepted_draft_tokens, FadingRate, self._constants
-        weight = constants.own_steps_weight
-        steps = own(answer.num_filled_positions, answer.num_drafted_positions)
-        tokens = own(accepted, accepted + usage.num_rejections)
-        return self.rates._replace(
-            step_rate=steps.beside(self.step_rate.value, weight),
-            token_rate=tokens.beside(self.token_rate.value, constants.own_tokens_weight),
-            step_tokens=own(_num_tokens(answer), num_steps).beside(self.step_tokens.value, weight),
-        )
 
     def correction(self, depth: int, num_draft_tokens: int) -> float:
         """Return the factor of a predicted speed: of this split, with its depth as the prior, and all of its
@@ -146,8 +114,8 @@ class AnswerHistory:
         """Take the speed of a finished answer.
 
         Args:
-            predicted: tokens a second without correction, by `rates_of` this answer when the rates of all
-                have learned from it: what assumed rates had wrong must not stay in the correction.
+            predicted: tokens a second without correction, by rates that this answer is part of: what assumed
+                rates had wrong must not stay in the correction when the rates are right.
         """
         # After the last step only cancelled work is recorded.
         seconds = next(event.at for event in reversed(answer.events) if event.kind == "final")
@@ -179,7 +147,7 @@ def _num_tokens(answer: Recorder) -> int:
 def predict_speed(
     depth: int,
     num_draft_tokens: int,
-    rates: Rates,
+    history: AnswerHistory,
     costs: Costs,
     pass_rounds: int,
     alone: float | None = None,
@@ -190,19 +158,19 @@ def predict_speed(
     ``alone`` is `step_seconds` of a single branch; None: worked out here.
     """
     if alone is None:
-        alone = step_seconds(1, num_draft_tokens, rates, costs, pass_rounds)
-    step_tokens = rates.step_tokens
+        alone = step_seconds(1, num_draft_tokens, history, costs, pass_rounds)
+    step_tokens = history.step_tokens.value
     if depth == 0:
         return step_tokens / alone
     drafting = step_tokens * costs.draft_token
     if form == "judged":
         speedup = judged_ahead_speedup if depth > 1 else judged_speedup
-        ratios = drafting / alone, rates.verdict_seconds / alone
-        return step_tokens / alone * speedup(rates.step_rate, *ratios)
+        verdict = history.verdict_seconds.value
+        return step_tokens / alone * speedup(history.step_rate.value, drafting / alone, verdict / alone)
     branches = busy_branches(depth + 1, min(1.0, drafting / alone))
-    seconds = step_seconds(branches, num_draft_tokens, rates, costs, pass_rounds)
-    ratios = min(1.0, drafting / seconds), rates.verdict_seconds / seconds
-    return step_tokens * windowed_speedup(rates.step_rate, depth, *ratios) / seconds
+    seconds = step_seconds(branches, num_draft_tokens, history, costs, pass_rounds)
+    ratios = min(1.0, drafting / seconds), history.verdict_seconds.value / seconds
+    return step_tokens * windowed_speedup(history.step_rate.value, depth, *ratios) / seconds
 
 
 def predict_cached_speed(share: float, cached: CacheForecast, costs: Costs) -> float:
@@ -210,13 +178,15 @@ def predict_cached_speed(share: float, cached: CacheForecast, costs: Costs) -> f
     return (1.0 + share * cached.num_accepted) / costs.target.seconds(1.0 + share * cached.num_drafted)
 
 
-def step_seconds(branches: int, num_draft_tokens: int, rates: Rates, costs: Costs, pass_rounds: int) -> float:
+def step_seconds(
+    branches: int, num_draft_tokens: int, history: AnswerHistory, costs: Costs, pass_rounds: int
+) -> float:
     """Return the seconds of one target step while every pass holds ``branches`` steps.
 
     Passes after a rejected draft token have no draft tokens, until one writes what the draft model is going
     on from.
     """
-    rate = rates.token_rate
+    rate = history.token_rate.value
     # A pass verifies what the draft generated for all branches during the last one. Half of the tokens that
     # may wait are verified while the other half is generated.
     drafted = min(float(num_draft_tokens), max(1.0, num_draft_tokens / 2))
@@ -231,4 +201,4 @@ def step_seconds(branches: int, num_draft_tokens: int, rates: Rates, costs: Cost
     # Each of them writes one token, and the draft has predicted it with the same chance as any other.
     rejected = (1.0 - float(rate**drafted)) / max(rate, _LEAST_RATE)
     seconds += rejected * costs.target.seconds(branches)
-    return rates.step_tokens * seconds / (tokens + rejected)
+    return history.step_tokens.value * seconds / (tokens + rejected)

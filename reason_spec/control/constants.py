@@ -28,9 +28,6 @@ class PlannerConstants:
     """Weight of an assumed rate, in observations."""
     rate_memory: float = 0.98
     """Weight of an observation after each later answer."""
-    own_steps_weight: float = 2.0
-    own_tokens_weight: float = 16.0
-    """Weights of the rates of all answers beside an answer's own, in steps and in tokens."""
     correction_weight: float = 0.5
     """Weight of a prediction beside measured speeds, in answers."""
     correction_half_life: float = 6.6

@@ -15,7 +15,6 @@ from reason_spec.control.answer_model import (
     AnswerHistory,
     AssumedRates,
     CacheForecast,
-    Rates,
     StepForm,
     predict_cached_speed,
     predict_speed,
@@ -175,9 +174,7 @@ class Planner:
         cached = CacheForecast(chosen.num_known, chosen.known_tokens)
         history = self._history(cached)
         history.learn_rates(answer, chosen)
-        predicted = self._predict(
-            chosen.depth, chosen.num_draft_tokens, cached, rates=history.rates_of(answer)
-        )
+        predicted = self._predict(chosen.depth, chosen.num_draft_tokens, cached)
         history.learn_speed(answer, chosen, predicted)
 
     def _history(self, cached: CacheForecast) -> AnswerHistory:
@@ -185,16 +182,10 @@ class Planner:
         return self._known if is_known else self._unknown
 
     def _predict(
-        self,
-        depth: int,
-        num_draft_tokens: int,
-        cached: CacheForecast,
-        alone: float | None = None,
-        rates: Rates | None = None,
+        self, depth: int, num_draft_tokens: int, cached: CacheForecast, alone: float | None = None
     ) -> float:
         history, rounds = self._history(cached), self._constants.pass_rounds
-        rates = rates or history.rates
-        speed = predict_speed(depth, num_draft_tokens, rates, self.costs, rounds, alone, self.form)
+        speed = predict_speed(depth, num_draft_tokens, history, self.costs, rounds, alone, self.form)
         if depth == 0 and history is self._known:
             share = num_draft_tokens / max(1, self._max_draft_tokens)
             speed = max(speed, predict_cached_speed(share, cached, self.costs))
@@ -202,10 +193,10 @@ class Planner:
 
     def _candidates(self, cached: CacheForecast) -> list[Plan]:
         sizes = {0, *(1 << power for power in range(7) if 1 << power < self._max_draft_tokens)}
-        rates, rounds = self._history(cached).rates, self._constants.pass_rounds
+        history, rounds = self._history(cached), self._constants.pass_rounds
         found = []
         for size in sorted({*sizes, self._max_draft_tokens}):
-            alone = step_seconds(1, size, rates, self.costs, rounds)
+            alone = step_seconds(1, size, history, self.costs, rounds)
             for depth in self._depths:
                 speed = self.expect(depth, size, cached, alone)
                 found.append(Plan(depth, size, speed, cached.num_accepted, cached.num_drafted))

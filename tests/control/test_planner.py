@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import random
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -127,18 +125,6 @@ def test_rates_that_were_assumed_too_high_do_not_speak_against_steps_that_pay() 
         )
         chosen.learn(finished)
     assert depths[8:].count(0) <= 4
-
-
-def test_answers_whose_steps_happen_to_be_refused_do_not_speak_against_steps() -> None:
-    """Where steps pay on average, an answer that is slow because none of its steps stands changes little."""
-    chosen, drawn, depths = planner(FLAT), random.Random(0), []
-    worlds = {stands: planner(FLAT, step_rate=float(stands)) for stands in (False, True)}
-    for _ in range(200):
-        plan, stands = chosen.plan(), drawn.random() < 0.4
-        depths.append(plan.depth)
-        speed = worlds[stands].expect(plan.depth, plan.num_draft_tokens)
-        chosen.learn(answer(plan, all_stand=stands, speed=speed))
-    assert depths[24:].count(0) <= 176 // 16  # trials
 
 
 def test_a_rate_that_rises_again_brings_the_steps_back() -> None:
