@@ -31,9 +31,10 @@ LONGEST_WAIT = 4.0
 CLOSE_SIZES = 0.9
 """How fast another number of draft tokens must be, in shares of the fastest, to be tried beside it."""
 FIRST_TRIALS = 3
-"""Answers that try, after the first one, what is gained without the draft model: answers alone show it."""
+"""Answers that try a layer early, and what is gained without the draft model: answers alone show that."""
 MOST_OF_FIRST_TRIAL, MOST_OF_NEXT_TRIALS = 3.0, 1.5
-"""How many times as fast the best plan may be, by prediction, so that they are written."""
+"""How many times as fast the best plan may be, by prediction, so that they are written: the first one without
+the draft model, and the others."""
 
 
 def plan(candidates: Sequence[Plan], *, steps_margin: float, allow_steps: bool = True) -> Plan:
@@ -53,22 +54,26 @@ def explore(candidates: Sequence[Plan], history: AnswerHistory, *, every: int) -
 
     Its rates or costs may have changed. The while is ``every`` answers where the layer is expected to be as
     fast as the best, and up to `LONGEST_WAIT` times that, by the square of the ratio, where it is slower: a
-    trial costs more then, and is less likely to change anything. Of the depths, the one with the fewest
-    answers is tried: the formulas may name the wrong one. Without the draft model an answer may take many
-    times as long, so there the wait has no bound.
+    trial costs more then, and is less likely to change anything. Answers with steps ahead differ much, by
+    how many of the steps stand: the first `FIRST_TRIALS` of them come at once unless steps are much slower.
+    Of the depths, the one with the fewest answers is tried: the formulas may name the wrong one. Without the
+    draft model an answer may take many times as long, so there the wait has no bound.
     """
     best = max(map(_speed, candidates))
 
-    def is_due(layer: Sequence[Plan], num_since: int) -> bool:
+    def is_due(layer: Sequence[Plan], num_since: int, *, is_known: bool = True) -> bool:
         fastest = max(map(_speed, layer), default=0.0)
         ratio = best / fastest if fastest > 0 else 1.0
+        if not is_known and ratio < MOST_OF_NEXT_TRIALS:
+            return bool(layer)
         return bool(layer) and num_since >= every * min(LONGEST_WAIT, ratio**2)
 
     flat = [one for one in candidates if one.depth == 0 and one.num_draft_tokens > 0]
     ahead = [one for one in candidates if one.depth > 0]
     if is_due(flat, history.num_since["tokens"]):
         return max(flat, key=_speed)
-    if is_due(ahead, history.num_since["steps"]):
+    is_known = history.num_written["steps"] not in range(1, FIRST_TRIALS)
+    if is_due(ahead, history.num_since["steps"], is_known=is_known):
         return max(ahead, key=lambda one: (-history.num_answers(one.depth), _speed(one)))
     [bare] = (one for one in candidates if (one.depth, one.num_draft_tokens) == (0, 0))
     return bare if _is_draft_model_left_out(best / _speed(bare), history, every) else None

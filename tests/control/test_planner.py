@@ -141,6 +141,18 @@ def test_a_layer_that_is_slower_than_predicted_is_left_out() -> None:
     assert depths[15:].count(0) >= 12
 
 
+@pytest.mark.parametrize("form", ["compared", "judged"])
+def test_a_layer_that_pays_is_not_left_out_for_one_slow_answer(form: StepForm) -> None:
+    chosen, depths = planner(FLAT, form=form), []
+    for _ in range(24):
+        plan = chosen.plan()
+        depths.append(plan.depth)
+        usual = 200.0 if any(depths[:-1]) else 80.0
+        chosen.learn(answer(plan, all_stand=True, speed=usual if plan.depth else 150.0))
+    assert depths[0] > 0
+    assert depths[4:].count(0) <= 6
+
+
 def test_depths_are_corrected_apart_so_that_a_better_one_is_found() -> None:
     """Where the formulas name the wrong depth, trials of it lead to the others."""
     chosen = planner(FLAT)
