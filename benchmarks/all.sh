@@ -193,9 +193,10 @@ if [ -n "${PADDED:-}" ] && [ -n "${WEAK_DRAFT:-}" ] && [ -n "${NEAR_DRAFT:-}" ];
     measure real_padded "$PY" real $PAD 'boundary.delimiter="\n"' $WEAK --problems 20 --temperatures 0
     measure real_padded_t06 "$PY" real $PAD 'boundary.delimiter="\n"' $WEAK --problems 40 --temperatures 0.6
     measure real_padded_near "$PY" real $PAD 'boundary.delimiter="\n"' $NEAR --problems 24 --temperatures 0
-    CLOSE="--target models:smollm2-gsm8k $ACCURACY --temperatures 0 --set"
-    measure real_close_accuracy "$PY" real $CLOSE 'boundary.delimiter="\n"' --draft "$WEAK_DRAFT" --rows both:semantic:fixed
-    measure real_near_accuracy "$PY" real $CLOSE 'boundary.delimiter="\n"' --draft "$NEAR_DRAFT" --rows both:semantic:fixed hybrid:fixed
+    CLOSE="--target models:smollm2-gsm8k $GRADED --temperatures 0 --set"
+    measure real_close_accuracy "$PY" real $CLOSE 'boundary.delimiter="\n"' --accuracy 1000 --draft "$WEAK_DRAFT" \
+        --rows both:semantic:fixed
+    measure real_near_accuracy "$PY" real $CLOSE 'boundary.delimiter="\n"' --accuracy 500 --draft "$NEAR_DRAFT" --rows hybrid:fixed
     }
 fi
 
