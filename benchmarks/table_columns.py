@@ -184,7 +184,6 @@ RELAXED: Final = (
     REAL[7],
 )
 
-NEAR_ROWS: Final = ("hybrid:fixed",)
 PADDED_ROWS: Final = ("autoregressive", "model", "model:alone", "both:semantic:fixed", "both:semantic")
 
 THRESHOLDS: Final = (

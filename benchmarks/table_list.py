@@ -25,7 +25,6 @@ from table_columns import (
     IN_SHORT,
     LOAD,
     MAJORITY,
-    NEAR_ROWS,
     PADDED,
     PADDED_ROWS,
     REAL,
@@ -135,7 +134,7 @@ TABLES: Final[dict[str, Table]] = {
     "real_padded_near": Table("speed", [Part("real_padded_near")], plain(*PADDED)),
     "real_close_accuracy": Table(
         "speed",
-        [Part("real_close_accuracy"), Part("real_near_accuracy", NEAR_ROWS)],
+        [Part("real_close_accuracy"), Part("real_near_accuracy")],
         plain(REAL[0], Column("draft", text("draft")), *REAL_ACCURACY[1:]),
     ),
     "draft_steps": Table("speed", [Part("draft_steps")], plain(*DRAFT_STEPS)),

@@ -61,10 +61,10 @@ def explore(candidates: Sequence[Plan], history: AnswerHistory, *, every: int) -
     """
     best = max(map(_speed, candidates))
 
-    def is_due(layer: Sequence[Plan], num_since: int, *, is_known: bool = True) -> bool:
+    def is_due(layer: Sequence[Plan], num_since: int, *, is_new: bool = False) -> bool:
         fastest = max(map(_speed, layer), default=0.0)
         ratio = best / fastest if fastest > 0 else 1.0
-        if not is_known and ratio < MOST_OF_NEXT_TRIALS:
+        if is_new and ratio < MOST_OF_NEXT_TRIALS:
             return bool(layer)
         return bool(layer) and num_since >= every * min(LONGEST_WAIT, ratio**2)
 
@@ -72,8 +72,8 @@ def explore(candidates: Sequence[Plan], history: AnswerHistory, *, every: int) -
     ahead = [one for one in candidates if one.depth > 0]
     if is_due(flat, history.num_since["tokens"]):
         return max(flat, key=_speed)
-    is_known = history.num_written["steps"] not in range(1, FIRST_TRIALS)
-    if is_due(ahead, history.num_since["steps"], is_known=is_known):
+    is_new = 0 < history.num_written["steps"] < FIRST_TRIALS
+    if is_due(ahead, history.num_since["steps"], is_new=is_new):
         return max(ahead, key=lambda one: (-history.num_answers(one.depth), _speed(one)))
     [bare] = (one for one in candidates if (one.depth, one.num_draft_tokens) == (0, 0))
     return bare if _is_draft_model_left_out(best / _speed(bare), history, every) else None
