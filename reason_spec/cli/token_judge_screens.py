@@ -10,7 +10,6 @@ from reason_spec.accelerator import Accelerator
 from reason_spec.cli.screen import Screen
 from reason_spec.engines.model_files import resolve_model
 from reason_spec.engines.weights import identify_model
-from reason_spec.errors import DataError
 from reason_spec.evaluation.record_folder import problem_key
 from reason_spec.evaluation.sources import Sources
 from reason_spec.lab.verifier_training.token_labels import TokenLabelFolder, TokenLabeller
@@ -36,14 +35,9 @@ async def train_token_judge(
     """Label draft tokens of all problems into a folder, and train a judge; labelled problems are skipped.
 
     Raises:
-        DataError: a problem has no answer to grade by, or there are too few labels.
+        DataError: there are too few labels.
         ResumeError: the folder holds labels of other models or settings.
     """
-    if sources.num_without_answer:
-        raise DataError(
-            f"{sources.num_without_answer} of {len(sources.problems)} problems have no answer to grade by: "
-            "leave them out"
-        )
     tree = settings.model_dump(mode="json")
     about = {
         "target": identify_model("target", settings.target),

@@ -48,9 +48,9 @@ verifier_app = typer.Typer(
     '({"question": ..., "a": ..., "b": ..., "same": true}). Every fifth problem is only '
     "reported on, one of twenty sets the threshold, the others train. A stopped training continues with the "
     "same command. Use the folder with --set verifier.semantic_model=DIR.\n\n"
-    "With --level token it trains the judge of strategy.acceptance: FILES are then problems with answers. "
-    "The target solves them, and continues after draft tokens that it would refuse; a token is right if the "
-    "answer stays right. Use the folder with --acceptance judge --set target.torch.judge=DIR.",
+    "With --level token it trains the judge of strategy.acceptance: FILES are then problems. The target "
+    "answers them, and continues after draft tokens that it would refuse; a token is right if the answer "
+    "stays the same. Use the folder with --acceptance judge --set target.torch.judge=DIR.",
 )
 @takes_flags(*PROBLEM_FLAGS, *GENERATE_FLAGS, "prompt", "target", "draft", "max_tokens")
 def verifier_train(
@@ -238,8 +238,8 @@ def judged_line(found: TrainedJudge, output: Path) -> str:
     """Return what the training of a judge came to, in two sentences."""
     right, wrong = found.right_interval, found.wrong_interval
     return (
-        f"{output}: trained on {found.num_trained} refused draft tokens; {found.num_problems} problems were "
-        f"solved and had some. On problems left out, {found.num_right_accepted} of {found.num_right} right "
-        f"ones were accepted ({right.low:.1%} to {right.high:.1%}) and {found.num_wrong_accepted} of "
-        f"{found.num_wrong} wrong ones ({wrong.low:.1%} to {wrong.high:.1%})."
+        f"{output}: trained on {found.num_trained} refused draft tokens; {found.num_problems} problems had "
+        f"some. On problems left out, {found.num_right_accepted} of {found.num_right} right ones were "
+        f"accepted ({right.low:.1%} to {right.high:.1%}) and {found.num_wrong_accepted} of {found.num_wrong} "
+        f"wrong ones ({wrong.low:.1%} to {wrong.high:.1%})."
     )

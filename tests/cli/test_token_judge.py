@@ -30,10 +30,13 @@ def test_labels_are_kept_and_a_second_run_goes_on(tmp_path: Path, monkeypatch: p
     assert "holds labels with other" in fail(*TRAIN, "--generate", "3", "--prompt", "boxed")
 
 
-def test_problems_without_answers_and_no_files_are_refused_before_anything_is_loaded(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_problems_without_answers_are_labelled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    Path("questions.jsonl").write_text('{"id": "a", "question": "How many?"}\n')
-    assert "1 of 1 problems have no answer" in fail(*TRAIN, "questions.jsonl")
+    Path("questions.jsonl").write_text('{"id": "a", "question": "How many are 3 and 4?"}\n')
+    assert "Give more problems" in fail(*TRAIN, "questions.jsonl")
+    assert len(Path("judge/labels.jsonl").read_text().splitlines()) == 1
+
+
+def test_a_training_of_steps_needs_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
     assert "needs FILES" in fail("verifier", "train", "--output", "judge")

@@ -1,8 +1,8 @@
-"""Label draft tokens that the target would refuse: does it still reach the right answer after them?
+"""Label draft tokens that the target would refuse: does it still reach the same answer after them?
 
-Judge Decoding (arXiv 2501.19309) asks people; here the target continues after the token and the answer is
-graded, as in AutoJudge (arXiv 2504.20039). Only problems that the target solves are used: after a wrong
-answer a label says nothing. Everything is greedy.
+Judge Decoding (arXiv 2501.19309) asks people; here the target continues after the token, and its answer is
+compared with the one that it gave itself, as in AutoJudge (arXiv 2504.20039). So no answers of others are
+needed, and a target that solves few problems gives as many labels. Everything is greedy.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from reason_spec.errors import DataError, first_mistake
 from reason_spec.evaluation.prompts import messages_for, stops_for
 from reason_spec.evaluation.record_folder import RecordFolder
 from reason_spec.strategies.draft_ahead import can_share_tokens
+from reason_spec.tasks.base import get_task
 from reason_spec.tasks.grading import Grader
 from reason_spec.types import Prefix, Problem
 
@@ -32,8 +33,8 @@ class LabelledDrafts:
     """The target's answer to one problem, and what the draft would have written at each place of it.
 
     ``drafted`` has one token for each of ``answer``. ``labels`` are pairs of a place where they differ and
-    whether the target, continuing after the drafted token, reached the right answer. Both are empty
-    where the target's own answer is wrong.
+    whether the target, continuing after the drafted token, reached the same final answer: then the token is
+    right. Both are empty where the target gave no answer.
     """
 
     __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
@@ -114,40 +115,42 @@ class TokenLabeller:
             )
 
     async def label(self, problem: Problem) -> LabelledDrafts:
-        """Solve a problem and label the draft tokens that the target would refuse.
+        """Answer a problem and label the draft tokens that the target would refuse.
 
         Raises:
-            DataError: the problem has no answer.
             EngineError: an engine failed.
         """
-        if problem.answer is None:
-            raise DataError(f"problem {problem.id!r} has no answer to grade by: leave it out")
         prompt = Prefix(self._target.tokenizer.encode_chat(messages_for(problem, self._settings)))
         result = await self._target.submit(self._request(prompt)).result()
-        if not await self._is_right(problem, result.text):
+        own = get_task(problem.task).extract(result.text)
+        if own is None:
             return LabelledDrafts(prompt.to_tuple(), result.tokens)
         drafted = (await self._draft.score(prompt, result.tokens)).best
         pairs = zip(drafted, result.tokens, strict=True)
-        refused = [place for place, (token, own) in enumerate(pairs) if token != own]
+        refused = [place for place, (token, written) in enumerate(pairs) if token != written]
         if len(refused) > self._most:
             refused = sorted(random.Random(f"{self._seed} {problem.id}").sample(refused, self._most))
         rights = await asyncio.gather(
-            *(self._leads_right(problem, prompt, result.tokens, drafted[place], place) for place in refused)
+            *(
+                self._leads_to(own, problem, prompt, result.tokens, drafted[place], place)
+                for place in refused
+            )
         )
         labels = tuple(zip(refused, rights, strict=True))
         return LabelledDrafts(prompt.to_tuple(), result.tokens, drafted, labels)
 
-    async def _leads_right(
-        self, problem: Problem, prompt: Prefix, answer: tuple[int, ...], token: int, place: int
+    async def _leads_to(
+        self, own: str, problem: Problem, prompt: Prefix, answer: tuple[int, ...], token: int, place: int
     ) -> bool:
-        """Return whether the answer is right if a drafted token replaces the target's at a place."""
+        """Return whether the answer stays ``own`` if a drafted token replaces the target's at a place."""
         written = (*answer[:place], token)
         left = self._settings.sampling.max_tokens - len(written)
         if token not in self._target.tokenizer.eos_ids and left > 0:
             # The rest is often the same as before.
             request = self._request(prompt.extend(written), left, hint=answer[place + 1 :])
             written += (await self._target.submit(request).result()).tokens
-        return await self._is_right(problem, self._target.tokenizer.decode(written))
+        text = self._target.tokenizer.decode(written)
+        return (await self._grader.grade_async(text, own, problem.task)).correct is True
 
     def _request(
         self, prompt: Prefix, max_tokens: int | None = None, hint: tuple[int, ...] = ()
@@ -160,7 +163,3 @@ class TokenLabeller:
             token_drafter="prompt_lookup",
             stream=False,
         )
-
-    async def _is_right(self, problem: Problem, text: str) -> bool:
-        assert problem.answer is not None
-        return (await self._grader.grade_async(text, problem.answer, problem.task)).correct is True

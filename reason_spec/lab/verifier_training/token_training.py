@@ -60,8 +60,8 @@ def train_judge(labelled: Sequence[LabelledDrafts], model: str, output: Path) ->
         found = [right for one in part for _, right in one.labels]
         if len(set(found)) < 2:
             raise DataError(
-                f"{len(used)} solved problems with refused draft tokens are too few: the part for training "
-                "or for the report has no right or no wrong token. Give more problems"
+                f"{len(used)} problems with refused draft tokens are too few: the part for training or for "
+                "the report has no right or no wrong token. Give more problems"
             )
     read = _StateReader(model)
     trained, reported = (_joined([read.tokens(one) for one in part]) for part in parts)
