@@ -19,7 +19,7 @@ with ``:fixed`` draft two steps ahead in every answer (``hybrid:fixed`` four); t
 planner. Rows with ``:head`` have the head for tokens and the draft model for steps. ``suffix`` is our suffix
 cache, ``suffix:published`` SuffixDecoding as published. ``--rows`` names rows, also variants that are else
 left out: ``stand``, ``model:recycling``, ``head:recycling``, ``hybrid:head``, shapes of trees with the head,
-and relaxed acceptance with head or draft model.
+and relaxed acceptance with head or draft model (`judge` with `--set target.torch.judge=DIR`).
 
 Small models often end in a loop, which flatters drafts. Each text is stopped where the same 20 tokens begin
 for the third time (`evaluation.loops`). Only the tokens before that place count, and the seconds that they
@@ -95,6 +95,7 @@ class Row:
     passes_per_token: float | None
     alpha_step: float | None
     alpha_token: float | None
+    ms_per_verdict: float | None
 
 
 def read_tasks(options: argparse.Namespace, grader: Grader) -> list[Task]:
@@ -159,7 +160,7 @@ def row_of(
     known = accuracies.get((BASELINE, arm.temperature))
     own = accuracies.get((arm.name, arm.temperature))
     recorders = [run.solution.recorder for run in arm.runs if run.solution is not None]
-    verdicts = [verdict.accepted for recorder in recorders for verdict in recorder.verdicts]
+    verdicts = [verdict for recorder in recorders for verdict in recorder.verdicts]
     drafted = sum(recorder.target_usage.num_drafted_tokens for recorder in recorders)
     accepted = sum(recorder.target_usage.num_accepted_draft_tokens for recorder in recorders)
     written = sum(len(step.tokens) for run in arm.runs if run.solution for step in run.solution.steps)
@@ -193,8 +194,9 @@ def row_of(
         passes_per_token=sum(recorder.target_usage.num_passes for recorder in recorders) / max(1, written)
         if recorders
         else None,
-        alpha_step=statistics.fmean(verdicts) if verdicts else None,
+        alpha_step=statistics.fmean(one.accepted for one in verdicts) if verdicts else None,
         alpha_token=accepted / drafted if drafted else None,
+        ms_per_verdict=1e3 * statistics.fmean(one.cost_seconds for one in verdicts) if verdicts else None,
     )
 
 
@@ -205,6 +207,7 @@ print_table = printer(
     Column("looped", percent("looped")),
     Column("right", number("accuracy")),
     Column("loss ≤", number("loss_upper95")),
+    Column("ms a verdict", number("ms_per_verdict")),
     CORES,
     DRAFTS,
 )

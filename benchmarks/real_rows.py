@@ -44,6 +44,8 @@ _RELAXED: Final = (
     "model:cascade",
     "model:cascade:0.8",
     "model:cascade:0.95",
+    "model:judge",
+    "model:judge:0.9",
 )
 _FIXED: Final = {"strategy.planner": False, "strategy.depth": 2}
 _ALONE: Final = {"strategy.token_drafter": "none"}
@@ -85,6 +87,8 @@ ROWS: Final[Mapping[str, tuple[RowSpec, ...]]] = {
         RowSpec("model:cascade", "ours", "speculative", {**_COPIES, "strategy.acceptance": "cascade"}),
         RowSpec("model:cascade:0.8", "ours", "speculative", {**_COPIES, **_relaxed("cascade", 0.8)}),
         RowSpec("model:cascade:0.95", "ours", "speculative", {**_COPIES, **_relaxed("cascade", 0.95)}),
+        RowSpec("model:judge", "ours", "speculative", {**_COPIES, "strategy.acceptance": "judge"}),
+        RowSpec("model:judge:0.9", "ours", "speculative", {**_COPIES, **_relaxed("judge", 0.9)}),
         RowSpec("both:exact:head", "headed", "lookahead", _EXACT),
         RowSpec("both:semantic:head", "headed", "lookahead", _SEMANTIC),
         RowSpec("hybrid:head", "headed", "hybrid"),
