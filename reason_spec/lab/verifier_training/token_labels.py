@@ -131,10 +131,7 @@ class TokenLabeller:
         if len(refused) > self._most:
             refused = sorted(random.Random(f"{self._seed} {problem.id}").sample(refused, self._most))
         rights = await asyncio.gather(
-            *(
-                self._leads_to(own, problem, prompt, result.tokens, drafted[place], place)
-                for place in refused
-            )
+            *(self._leads_to(own, problem, prompt, result.tokens, drafted[place], place) for place in refused)
         )
         labels = tuple(zip(refused, rights, strict=True))
         return LabelledDrafts(prompt.to_tuple(), result.tokens, drafted, labels)
