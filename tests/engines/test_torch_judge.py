@@ -12,6 +12,7 @@ from safetensors.torch import save_file
 
 from reason_spec.engines.generation import EngineRequest
 from reason_spec.engines.tokenizer import load_tokenizer
+from reason_spec.engines.torch import products
 from reason_spec.engines.torch.judge import WEIGHTS, JudgeWeights, attach_judge
 from reason_spec.engines.torch.load import load_model
 from reason_spec.engines.torch.model import Model
@@ -28,13 +29,21 @@ HIDDEN = 32
 JUDGE = Acceptance("judge", 0.5)
 
 
-@pytest.fixture(params=["fused", "module"])
-def target(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[str, Model]:
+@pytest.fixture(params=["fused", "module", "packed"])
+def target(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> tuple[str, Model]:
+    """The output layer of a real model is large enough to be packed; then its weight holds no values."""
+    packed = request.param == "packed"
+    if packed:
+        monkeypatch.setattr(products, "MIN_PACKED", 1)
+        if products.try_packing(torch.zeros(HIDDEN, HIDDEN), None) is None:
+            pytest.skip("this processor packs no weights")
     folder = str(save_model("llama", tmp_path / "target"))
-    settings = EngineSettings(
-        model=folder, cache_tokens=2048, torch=TorchSettings(layers=request.param), device="cpu"
-    )
-    return folder, load_model(settings)
+    layers = TorchSettings(layers="fused" if packed else request.param)
+    model = load_model(EngineSettings(model=folder, cache_tokens=2048, torch=layers, device="cpu"))
+    assert isinstance(model.module.get_output_embeddings(), products.PackedLinear) == packed
+    return folder, model
 
 
 def stored(folder: Path, weight: torch.Tensor, bias: float = 0.0) -> Path:

@@ -89,7 +89,9 @@ def attach_judge(model: Model, folder: Path) -> TokenJudge:
             f"the judge in {str(folder)!r} reads hidden states of {len(weights.weight)}, and the target's "
             f"have {size}: it was trained for another model. {_REMEDY}"
         )
-    judge = TokenJudge(model.module.get_output_embeddings(), weights).to(model.device)
+    # Only the judge moves: a packed output layer has no weight that could.
+    weights = JudgeWeights(weights.weight.to(model.device), weights.bias.to(model.device))
+    judge = TokenJudge(model.module.get_output_embeddings(), weights)
     model.module.set_output_embeddings(judge)
     if model.fused is not None:
         model.fused.head = judge
