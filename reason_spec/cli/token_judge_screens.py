@@ -52,7 +52,12 @@ async def train_token_judge(
             await _label(settings, left, options, labels, screen)
         labelled = [labels.labelled[problem_key(problem)] for problem in sources.problems]
     screen.say("Training the judge")
-    return train_judge(labelled, resolve_model("target", settings.target.model), output)
+    model, num_labelled = (
+        resolve_model("target", settings.target.model),
+        sum(bool(one.labels) for one in labelled),
+    )
+    with screen.counting("Reading the target's states", num_labelled, "answers") as advance:
+        return train_judge(labelled, model, output, advance)
 
 
 async def _label(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -45,11 +45,14 @@ class _Tokens(NamedTuple):
     refused: Tensor
 
 
-def train_judge(labelled: Sequence[LabelledDrafts], model: str, output: Path) -> TrainedJudge:
+def train_judge(
+    labelled: Sequence[LabelledDrafts], model: str, output: Path, advance: Callable[[], None] = lambda: None
+) -> TrainedJudge:
     """Train a judge, write it to ``output`` and return its figures.
 
     Args:
         model: folder of the target.
+        advance: called when the states of an answer with labels were read.
 
     Raises:
         DataError: there are too few labels of one kind.
@@ -64,7 +67,7 @@ def train_judge(labelled: Sequence[LabelledDrafts], model: str, output: Path) ->
                 "the report has no right or no wrong token. Give more problems"
             )
     read = _StateReader(model)
-    trained, reported = (_joined([read.tokens(one) for one in part]) for part in parts)
+    trained, reported = (_joined([_tokens(read, one, advance) for one in part]) for part in parts)
     weights = fit(trained.states, trained.right, trained.refused)
     output.mkdir(parents=True, exist_ok=True)
     weights.save(output)
@@ -117,34 +120,45 @@ def fit(states: Tensor, right: Tensor, refused: Tensor) -> JudgeWeights:
     return JudgeWeights(own, (bias - (mean * own).sum()).detach())
 
 
+def _tokens(reader: _StateReader, one: LabelledDrafts, advance: Callable[[], None]) -> _Tokens:
+    found = reader.tokens(one)
+    advance()
+    return found
+
+
 class _StateReader:
     """Reads the input of the target's output layer with transformers' own forward."""
 
     def __init__(self, model: str) -> None:
-        from transformers import AutoModelForCausalLM
+        from transformers import AutoModelForCausalLM, DynamicCache
         from transformers.utils import logging as transformers_logging
 
         transformers_logging.disable_progress_bar()
         module: Any = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32).eval()
         # Without the output layer: the logits of all places of a long text would be larger than the model.
         self._module = module.base_model
+        self._new_cache = DynamicCache
 
     def tokens(self, one: LabelledDrafts) -> _Tokens:
         """Return the draft tokens of an answer: all that the target accepts, and the labelled ones."""
         start = len(one.prompt)
         accepted = [place for place, token in enumerate(one.answer) if one.drafted[place] == token]
-        states = [self._read((*one.prompt, *one.answer))[[start + place for place in accepted]]]
-        for place, _ in one.labels:
-            text = (*one.prompt, *one.answer[:place], one.drafted[place])
-            states.append(self._read(text)[-1:].clone())
-        rights = [True] * len(accepted) + [right for _, right in one.labels]
-        refused = [False] * len(accepted) + [True] * len(one.labels)
+        cache = self._new_cache()
+        states = [self._read((*one.prompt, *one.answer), cache)[[start + place for place in accepted]]]
+        # From the last place on: the cache of the answer holds what is before each.
+        labels = sorted(one.labels, reverse=True)
+        for place, _ in labels:
+            cache.crop(start + place - cache.get_seq_length())
+            states.append(self._read((one.drafted[place],), cache))
+        rights = [True] * len(accepted) + [right for _, right in labels]
+        refused = [False] * len(accepted) + [True] * len(labels)
         return _Tokens(torch.cat(states), torch.tensor(rights), torch.tensor(refused))
 
     @torch.inference_mode()
-    def _read(self, text: tuple[int, ...]) -> Tensor:
-        """Return the states [tokens, hidden size] of a text."""
-        states: Tensor = self._module(input_ids=torch.tensor([text]), use_cache=False).last_hidden_state
+    def _read(self, tokens: tuple[int, ...], cache: Any) -> Tensor:
+        """Return the states [tokens, hidden size] of what follows the text in the cache."""
+        output = self._module(input_ids=torch.tensor([tokens]), past_key_values=cache, use_cache=True)
+        states: Tensor = output.last_hidden_state
         return states[0]
 
 

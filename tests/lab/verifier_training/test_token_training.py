@@ -11,7 +11,7 @@ import torch
 from reason_spec.engines.torch.judge import JudgeWeights
 from reason_spec.errors import DataError
 from reason_spec.lab.verifier_training.token_labels import LabelledDrafts
-from reason_spec.lab.verifier_training.token_training import fit, train_judge
+from reason_spec.lab.verifier_training.token_training import _StateReader, fit, train_judge
 from tests.engines.tiny_models import save_model
 
 
@@ -55,6 +55,22 @@ def test_a_judge_is_trained_and_written_for_the_engine(tmp_path: Path) -> None:
     assert found.num_right_accepted > 0.8 * found.num_right
     assert found.num_wrong_accepted < 0.2 * found.num_wrong
     assert JudgeWeights.load(tmp_path / "judge").weight.shape == (32,)
+
+
+def test_states_are_those_of_each_drafted_token_after_the_answer_before_it(tmp_path: Path) -> None:
+    reader = _StateReader(str(save_model("llama", tmp_path / "target")))
+    answer, drafted = (50, 60, 70, 80, 90), (51, 60, 71, 80, 91)
+    found = reader.tokens(LabelledDrafts((41, 42), answer, drafted, ((0, True), (2, False), (4, True))))
+    assert found.refused.tolist() == [False] * 2 + [True] * 3
+    by_right = {True: [4, 0], False: [2]}
+    for right, places in by_right.items():
+        states = found.states[found.refused & (found.right == right)]
+        alone = [
+            reader.tokens(LabelledDrafts((41, 42, *answer[:place]), (9,), (drafted[place],), ((0, right),)))
+            for place in places
+        ]
+        expected = torch.cat([one.states for one in alone])
+        assert torch.allclose(states, expected, atol=1e-5)
 
 
 def test_one_kind_of_label_is_not_enough(tmp_path: Path) -> None:
