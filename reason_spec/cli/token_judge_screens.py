@@ -52,12 +52,9 @@ async def train_token_judge(
             await _label(settings, left, options, labels, screen)
         labelled = [labels.labelled[problem_key(problem)] for problem in sources.problems]
     screen.say("Training the judge")
-    model, num_labelled = (
-        resolve_model("target", settings.target.model),
-        sum(bool(one.labels) for one in labelled),
-    )
+    num_labelled = sum(bool(one.labels) for one in labelled)
     with screen.counting("Reading the target's states", num_labelled, "answers") as advance:
-        return train_judge(labelled, model, output, advance)
+        return train_judge(labelled, resolve_model("target", settings.target.model), output, advance)
 
 
 async def _label(
