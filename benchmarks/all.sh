@@ -111,6 +111,16 @@ measure real_accuracy_t06 "$PY" real $DRAFT $ACCURACY --temperatures 0.6 --rows 
 RELAXED="$DRAFT $HEAD --temperatures 0 --over head --rows head"
 measure real_relaxed "$PY" real $RELAXED head:cascade head:cascade:0.8 head:cascade:0.95 head:lenient:0.05 --problems 60 $SVAMP
 measure real_relaxed_accuracy "$PY" real $RELAXED head:cascade:0.8 head:cascade:0.95 $GRADED --accuracy 500
+CASCADES="model:cascade model:cascade:0.8 model:cascade:0.95"
+if is_due real_relaxed_judge; then
+    "$PY" cli.py verifier train --level token "$DATA/gsm8k_train.jsonl" --limit 150 --target models:smollm2-gsm8k $DRAFT \
+        --max-tokens 256 --output "$WORK/judge" || FAILED="$FAILED judge"
+fi
+measure real_relaxed_model "$PY" real $DRAFT --problems 60 $SVAMP --temperatures 0 --over model --rows model $CASCADES
+measure real_relaxed_judge "$PY" real $DRAFT --problems 60 $SVAMP --temperatures 0 --over model \
+    --rows model model:judge model:judge:0.9 --set target.torch.judge="$WORK/judge"
+measure real_relaxed_model_accuracy "$PY" real $DRAFT $GRADED --accuracy 500 --temperatures 0 \
+    --rows model:cascade:0.95
 measure_cli draft_steps 'found["alpha_step"]' draft eval models:smollm2-gsm8k-draft "$DATA/svamp.jsonl" --target models:smollm2-gsm8k \
     --set 'boundary.delimiter="\n"' --max-tokens 200 --limit 150 --output runs/draft-steps
 measure real_vllm_t0 "$VLLM_PY" real --engine vllm $DRAFT $HEAD --problems 60 $GSM8K --temperatures 0 \
@@ -139,6 +149,7 @@ measure token_level_math "$PY" token_level $HEAD --source "$DATA/math500.jsonl" 
     --methods prompt_lookup token_recycling head transformers:prompt_lookup
 measure token_level_vllm "$VLLM_PY" token_level --engine vllm $DRAFT $HEAD --temperatures 0 \
     --methods vllm:ngram vllm:suffix vllm:draft_model vllm:eagle3 prompt_lookup
+measure token_level_vllm_suffix "$VLLM_PY" token_level --engine vllm --temperatures 0 --methods vllm:suffix
 UNDER="taskset -c 0"
 measure token_level_base "$PY" token_level --target pypi:smollm2-135m --problems 6 --temperatures 0 \
     --methods prompt_lookup token_recycling suffix suffix:published
@@ -187,11 +198,13 @@ if [ -n "${PADDED:-}" ] && [ -n "${WEAK_DRAFT:-}" ] && [ -n "${NEAR_DRAFT:-}" ];
     PAD="--target $PADDED --max-tokens 128 --problems-file $DATA/gsm8k_test.jsonl --set target.cache_tokens=4096 target.dtype=bfloat16 \
         draft.dtype=bfloat16"
     WEAK="--draft $WEAK_DRAFT --over model:alone --rows model model:alone both:semantic:fixed both:semantic"
-    NEAR="--draft $NEAR_DRAFT --over model --rows model both:semantic:fixed both:semantic hybrid:fixed hybrid"
+    NEAR="--draft $NEAR_DRAFT --over model --rows model model:alone model:recycling token_recycling both:semantic:fixed both:semantic \
+        hybrid:fixed hybrid"
     # shellcheck disable=SC2086
     {
     measure real_padded "$PY" real $PAD 'boundary.delimiter="\n"' $WEAK --problems 20 --temperatures 0
     measure real_padded_t06 "$PY" real $PAD 'boundary.delimiter="\n"' $WEAK --problems 40 --temperatures 0.6
+    measure real_relaxed_padded "$PY" real $PAD $DRAFT --problems 24 --temperatures 0 --over model --rows model $CASCADES
     measure real_padded_near "$PY" real $PAD 'boundary.delimiter="\n"' $NEAR --problems 24 --temperatures 0
     CLOSE="--target models:smollm2-gsm8k $GRADED --temperatures 0 --set"
     measure real_close_accuracy "$PY" real $CLOSE 'boundary.delimiter="\n"' --accuracy 1000 --draft "$WEAK_DRAFT" \

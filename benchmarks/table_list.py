@@ -146,7 +146,11 @@ TABLES: Final[dict[str, Table]] = {
         [Part("token_level_math")],
         plain(SHAPES[0], TEMPERATURE, *SHAPES[1:], where=lambda row: row["name"] != "autoregressive"),
     ),
-    "token_level_vllm": Table("token-level", [Part("token_level_vllm")], token_level(False)),
+    "token_level_vllm": Table(
+        "token-level",
+        [Part("token_level_vllm"), Part("token_level_vllm_suffix")],
+        token_level(False),
+    ),
     "token_level_base": Table("token-level", [Part("token_level_base")], token_level(False)),
     "token_level_shapes": Table(
         "token-level",
@@ -231,6 +235,17 @@ TABLES: Final[dict[str, Table]] = {
         [Part("real_relaxed_accuracy", ("autoregressive", "head:cascade:0.8", "head:cascade:0.95"))],
         plain(*REAL_ACCURACY),
     ),
+    "real_relaxed_model": Table(
+        "strategies",
+        [Part("real_relaxed_model"), Part("real_relaxed_judge", ("model:judge", "model:judge:0.9"))],
+        plain(*RELAXED),
+    ),
+    "real_relaxed_model_accuracy": Table(
+        "strategies",
+        [Part("real_relaxed_model_accuracy", ("autoregressive", "model:cascade:0.95"))],
+        plain(*REAL_ACCURACY),
+    ),
+    "real_relaxed_padded": Table("strategies", [Part("real_relaxed_padded")], plain(*RELAXED)),
     "published_rules_real": Table("strategies", [Part("published_rules_real")], plain(*RULES[:9])),
     "published_rules": Table("strategies", [Part("published_rules")], plain(*RULES)),
     "thresholds": Table("tuning", [Part("thresholds")], plain(*THRESHOLDS)),
