@@ -27,8 +27,9 @@ took; within a step these are interpolated. ``looped`` is the share of texts tha
 
 ``speedup`` is the median over problems of the ratio of seconds a token, with the 95 % interval of the sign
 test: lossy rows, and samples of transformers, write other texts. ``over_speedup`` is the same over the row
-that ``--over`` names, such as the fastest one without steps. Accuracy is measured for the target and lossy
-rows, on texts that are stopped in the same way.
+that ``--over`` names, such as the fastest one without steps. ``ms a verdict`` is wall time beside the
+engines; under ``hybrid`` the target reads the step, and that is its pass. Accuracy is measured for the
+target and lossy rows, on texts that are stopped in the same way.
 """
 
 from __future__ import annotations
