@@ -142,22 +142,19 @@ measure draft_counts "$PY" draft_counts --problems 3 --temperatures 0.6 --budget
     --rows prompt_lookup samples stand recycling samples+recycling
 measure majority "$PY" majority $DRAFT $HEAD
 measure token_level_t0 "$PY" token_level $HEAD --temperatures 0 --methods prompt_lookup token_recycling head transformers:prompt_lookup
-UNDER="taskset -c 0"
 measure token_level_t06 "$PY" token_level $HEAD --temperatures 0.6 --methods prompt_lookup token_recycling stand head
-UNDER=""
 measure token_level_math "$PY" token_level $HEAD --source "$DATA/math500.jsonl" --problems 14 --temperatures 0 0.6 \
     --methods prompt_lookup token_recycling head transformers:prompt_lookup
 measure token_level_vllm "$VLLM_PY" token_level --engine vllm $DRAFT $HEAD --temperatures 0 \
     --methods vllm:ngram vllm:suffix vllm:draft_model vllm:eagle3 prompt_lookup
 measure token_level_vllm_suffix "$VLLM_PY" token_level --engine vllm --temperatures 0 --methods vllm:suffix
-UNDER="taskset -c 0"
 measure token_level_base "$PY" token_level --target pypi:smollm2-135m --problems 6 --temperatures 0 \
     --methods prompt_lookup token_recycling suffix suffix:published
 measure token_level_shapes "$PY" token_level $HEAD --source gsm8k --problems 8 --temperatures 0 --budgets 8 \
     --methods head:alone head:chain head:eagle2 head:sequoia head:lenient head:cascade
-UNDER="taskset -c 1"
 measure token_level_budgets "$PY" token_level $HEAD --source gsm8k --problems 6 --temperatures 0 --max-tokens 64 \
     --budgets 4 8 16 32 64 --methods head token_recycling
+UNDER="taskset -c 1"
 if is_due draft_replay; then
     for drafter in head draft; do
         "$PY" benchmarks/draft_places.py "$WORK/$drafter.json" --drafter "models:smollm2-gsm8k-$drafter" ||
