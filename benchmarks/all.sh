@@ -87,6 +87,10 @@ measure step_lengths "$PY" step_boundaries "$DATA/gsm8k_400x12.jsonl" --every 8
 measure early_exit "$PY" early_exit "$DATA/gsm8k_400x12.jsonl" --solved "$DATA/gsm8k_train.jsonl" \
     --math "$DATA/math_cot_100x8.jsonl" --train-group qwq-32b --train-group deepseek-r1 --train-group s1.1-32b \
     --train-group deepseek-r1-distill-qwen --report-group qwq-32b --report-group deepseek-r1 --report-group s1.1-32b
+measure early_exit_reading "$PY" early_exit "$DATA/gsm8k_400x12.jsonl" --solved "$DATA/gsm8k_train.jsonl" \
+    --math "$DATA/math_cot_100x8.jsonl" --reading-model models:smollm2-gsm8k --train-group qwq-32b --train-group deepseek-r1 \
+    --train-group s1.1-32b --train-group deepseek-r1-distill-qwen --report-group qwq-32b --report-group deepseek-r1 \
+    --report-group s1.1-32b
 if is_due early_exit_live && [ ! -e "$WORK/held_out.json" ]; then
     tail -n +41 "$DATA/gsm8k_400x12.jsonl" > "$WORK/other_problems.jsonl"
     "$PY" cli.py exit train "$WORK/other_problems.jsonl" --solved "$DATA/gsm8k_train.jsonl" --group deepseek-r1 --group s1.1-32b \

@@ -1,12 +1,13 @@
 """Measure an exit policy on problems and models that it was not trained on, beside other rules.
 
     python benchmarks/early_exit.py TRACES --solved FILE [--train-group NAME ...] [--report-group NAME ...]
-        [--math FILE] [--policy FILE] [--plot FILE] [--json [FILE]]
+        [--math FILE] [--reading-model MODEL] [--policy FILE] [--plot FILE] [--json [FILE]]
 
 TRACES are stored answers as `reason-spec exit train` reads them, FILE of --solved worked solutions in GSM8K's
 form. Each answer is replayed under a policy that saw neither its problem (five folds) nor any answer of its
 model. The threshold of a fold is the lowest that loses at most --loss points on the other folds. --math has
 solutions without thinking (``answer``, and ``code``: a list of texts); the policy of all TRACES replays them.
+--reading-model names a small model that reads along; its probe has not seen the problem or the model either.
 --policy writes that policy, at the lowest threshold that loses at most --loss points on the held-out answers.
 """
 
@@ -24,10 +25,12 @@ from text_columns import EXIT_CURVE, EXIT_RULES
 
 from reason_spec.cli.exit_screens import Bench, published_points, solved_problems
 from reason_spec.exit.policy import ExitPolicy, question_key
+from reason_spec.exit.reading_model import load_reading_model
 from reason_spec.lab.exit import training
 from reason_spec.lab.exit.pictures import draw_curve
 from reason_spec.lab.exit.replay import Replay, Replayed, ReplayReport, by_group
 from reason_spec.lab.exit.rules import policy_rule
+from reason_spec.lab.exit.states import StatementTable
 from reason_spec.lab.exit.traces import Trace, read_steps, read_traces
 from reason_spec.lab.exit.tuning import THRESHOLDS, PolicyCurve
 from reason_spec.tasks.grading import Grader
@@ -95,15 +98,23 @@ def main() -> None:
     parser.add_argument("--train-group", action="append", default=[])
     parser.add_argument("--report-group", action="append", default=[])
     parser.add_argument("--math", type=Path)
+    parser.add_argument("--reading-model", metavar="MODEL")
     parser.add_argument("--loss", type=float, default=1.0)
     parser.add_argument("--policy", type=Path)
     parser.add_argument("--plot", type=Path)
     parser.add_argument("--json", nargs="?", type=Path, const=Path("-"))
     options = parser.parse_args()
-    reads = read_steps(read_traces(options.traces, TASK, groups=options.train_group))
+    name = options.reading_model
+    model = None if name is None else load_reading_model(name)
+    reads = read_steps(read_traces(options.traces, TASK, groups=options.train_group), model=model)
+    note("read")
     solved = solved_problems(options.solved)
     asked = training.train_asked(solved)
     table = training.LabelledCandidates.of(reads, TASK)
+    statements = None
+    if model is not None:
+        statements = StatementTable.of(reads, model.name, training.final_values(reads, TASK))
+    kind = "policy" if model is None else "read along"
     wanted = set(options.report_group)
     shown = [place for place, read in enumerate(reads) if not wanted or read.trace.group in wanted]
     policies = training.held_out_policies(
@@ -111,6 +122,7 @@ def main() -> None:
         asked,
         by_group=True,
         answers=shown,
+        statements=statements,
         advance=lambda: note("fitted"),
     )
     with Grader() as grader:
@@ -120,8 +132,8 @@ def main() -> None:
         chosen = nested(trials, fold, options.loss / 100)
         curve = [ReplayReport.of(answers) for answers in trials.values()]
         ours = Replay([reads[place] for place in shown], grader, TASK)
-        rows: dict[str, ReplayReport] = {"policy, all": ReplayReport.of(chosen)}
-        rows |= {f"policy, {name}": ReplayReport.of(part) for name, part in by_group(chosen).items()}
+        rows: dict[str, ReplayReport] = {f"{kind}, all": ReplayReport.of(chosen)}
+        rows |= {f"{kind}, {name}": ReplayReport.of(part) for name, part in by_group(chosen).items()}
         others = published_points(ours)
         rows |= others
         safe = [t for t, report in zip(trials, curve, strict=True) if report.loss <= options.loss / 100]
@@ -130,12 +142,14 @@ def main() -> None:
             "data": options.traces.name,
             "asked": options.solved.name,
             "groups": sorted({read.trace.group or "" for read in reads}),
-            "held_out": rows["policy, all"].to_dict(),
+            "held_out": rows[f"{kind}, all"].to_dict(),
         }
         learned = [question_key(problem.question) for problem in solved]
-        policy = training.train(table, asked, threshold=threshold, about=about, learned=learned)
+        policy = training.train(
+            table, asked, threshold=threshold, about=about, learned=learned, statements=statements
+        )
         if options.math is not None:
-            solutions = read_steps(math_traces(options.math))
+            solutions = read_steps(math_traces(options.math), model=model)
             replay = Replay(solutions, grader, "math500")
             rows["MATH solutions"] = ReplayReport.of(replay.run(policy_rule(policy)))
     if options.policy is not None:
@@ -144,7 +158,7 @@ def main() -> None:
         draw_curve(curve, others, options.plot)
     named = [{"name": name, "threshold": None, **report.to_dict()} for name, report in rows.items()]
     by_threshold = [
-        {"name": "policy, all", "threshold": value, **report.to_dict()}
+        {"name": f"{kind}, all", "threshold": value, **report.to_dict()}
         for value, report in zip(trials, curve, strict=True)
     ]
     write_rows(named + by_threshold, options.json, print_rows)

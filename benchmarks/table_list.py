@@ -80,6 +80,9 @@ from text_columns import (
     seconds_coverage,
 )
 
+READ_ALONG: Final = ("read along", "MATH")
+"""Rows of the policy with a small model; those of the other rules are the same for either policy."""
+
 
 class Part(NamedTuple):
     """A measurement, and names of its rows in their order at each temperature; none is all, as they come."""
@@ -183,6 +186,16 @@ TABLES: Final[dict[str, Table]] = {
         plain(*PAIRS, where=lambda row: row["kind"] == "all" and row["verifier"] == "embedding"),
     ),
     "verifiers_at": Table("verifiers", [Part("verifiers")], same_at),
+    "early_exit_reading": Table(
+        "early-exit",
+        [Part("early_exit_reading")],
+        plain(*EXIT_RULES, where=lambda row: row["threshold"] is None and row["name"].startswith(READ_ALONG)),
+    ),
+    "early_exit_reading_curve": Table(
+        "early-exit",
+        [Part("early_exit_reading")],
+        plain(*EXIT_CURVE, where=lambda row: row["threshold"] is not None),
+    ),
     "early_exit": Table(
         "early-exit", [Part("early_exit")], plain(*EXIT_RULES, where=lambda row: row["threshold"] is None)
     ),

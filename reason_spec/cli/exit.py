@@ -31,7 +31,15 @@ GroupsOption = Annotated[
     ),
 ]
 PolicyOption = Annotated[
-    Path | None, typer.Option("--policy", metavar="FILE", help="The policy. Default: the one that ships.")
+    Path | None,
+    typer.Option(
+        "--policy",
+        metavar="FILE",
+        help="The policy. Default: one that ships; a small model reads along where it is installed.",
+    ),
+]
+TextOnlyOption = Annotated[
+    bool, typer.Option("--text-only", help="Without --policy: the one for which no model reads along.")
 ]
 
 
@@ -39,8 +47,9 @@ PolicyOption = Annotated[
     "eval",
     help="Replay stored answers: what would be kept of the thinking, and what would be answered.\n\n"
     "Each thinking is cut where the rule would have stopped it, and the answer that it expects is graded. "
-    "Rule policy reads the question and the text so far alone; no model runs. The others ask the model that "
-    "wrote the answers (--target) for trial answers, whose tokens count as kept; with --output a stopped "
+    "Rule policy reads the question and the text so far, by itself or with a small model that reads along. "
+    "The others ask the model that wrote the answers (--target) for trial answers, whose tokens count as "
+    "kept; with --output a stopped "
     "replay continues with the same command.",
 )
 @takes_flags("task", "prompt", *MODEL_FLAGS)
@@ -52,6 +61,7 @@ def exit_eval(
         typer.Option(metavar="NAME", help="Ends the thinking: policy, probes, deer or dynasor."),
     ] = "policy",
     policy: PolicyOption = None,
+    text_only: TextOnlyOption = False,
     threshold: Annotated[
         float | None, typer.Option(min=0, max=1, help="Chance to stop at. Default: that of the policy.")
     ] = None,
@@ -79,7 +89,10 @@ def exit_eval(
         from reason_spec.cli import exit_screens
 
         _refuse_for_policy({**flags.given, "output": output, "fresh": fresh})
-        task, at = flags.resolve().task.name, exit_screens.policy_at(policy, threshold)
+        task, at = (
+            flags.resolve().task.name,
+            exit_screens.policy_at(policy, threshold, screen, text_only=text_only),
+        )
         exit_screens.evaluate(traces, task, at, groups, limit, json_file, png, screen)
         return
     from reason_spec.cli import exit_trial_screens
@@ -131,6 +144,13 @@ def exit_train(
     ] = None,
     loss: Annotated[float, typer.Option(min=0, max=100, help="Loss of the threshold in points.")] = 1.0,
     group: GroupsOption = None,
+    reading_model: Annotated[
+        str | None,
+        typer.Option(
+            metavar="MODEL",
+            help="A small model that reads along, such as models:smollm2-gsm8k. Default: the text alone.",
+        ),
+    ] = None,
     seed: Annotated[int, typer.Option(help="Of the folds and the fit.")] = 0,
     as_json: JsonOption = False,
     quiet: QuietOption = False,
@@ -145,6 +165,7 @@ def exit_train(
         solved=solved,
         loss=loss / 100,
         groups=tuple(group or ()),
+        reading_model=reading_model,
         seed=seed,
         screen=Screen(quiet=quiet, as_json=as_json),
     )
@@ -159,6 +180,7 @@ def tune_exit(
     ] = 1.0,
     confidence: Annotated[float, typer.Option(help="Confidence that the loss is no higher.")] = 0.95,
     policy: PolicyOption = None,
+    text_only: TextOnlyOption = False,
     thresholds: Annotated[
         str | None, typer.Option(metavar="A,B", help="Thresholds to try. Default: 20 from 0.995 to 0.5.")
     ] = None,
@@ -176,14 +198,15 @@ def tune_exit(
     from reason_spec.lab.exit.tuning import THRESHOLDS
     from reason_spec.lab.tuning.calibration import LossTest
 
+    screen = Screen(quiet=quiet, as_json=as_json)
     found = exit_screens.tune(
         traces,
         flags.resolve().task.name,
-        exit_screens.policy_at(policy, None),
+        exit_screens.policy_at(policy, None, screen, text_only=text_only),
         LossTest(loss / 100, confidence),
         comma_values("--thresholds", thresholds, float) or THRESHOLDS,
         groups=tuple(group or ()),
         output=output,
-        screen=Screen(quiet=quiet, as_json=as_json),
+        screen=screen,
     )
     raise typer.Exit(found)

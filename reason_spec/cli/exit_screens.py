@@ -12,13 +12,15 @@ from rich.table import Table
 
 from reason_spec.cli.screen import Screen, plain_table
 from reason_spec.cli.tune_screens import EXIT_NONE_SAFE
-from reason_spec.errors import DataError
+from reason_spec.errors import DataError, SettingsError
 from reason_spec.evaluation.amounts import percent, points_text
 from reason_spec.evaluation.records import write_text, writing
-from reason_spec.exit.policy import SHIPPED, ExitPolicy, load_policy, question_key
+from reason_spec.exit.policy import ExitPolicy, load_policy, question_key, shipped_policy
+from reason_spec.exit.reading_model import ReadingModel, load_reading_model
 from reason_spec.lab.exit import training
 from reason_spec.lab.exit.replay import Replay, Replayed, ReplayReport, by_group, report_dict
 from reason_spec.lab.exit.rules import PUBLISHED, Rule, oracle
+from reason_spec.lab.exit.states import StatementTable
 from reason_spec.lab.exit.traces import ReadTrace, Trace, read_steps, read_traces
 from reason_spec.lab.exit.tuning import THRESHOLDS, ExitTuning, PolicyCurve, tune_exit
 from reason_spec.lab.pictures import require_matplotlib
@@ -46,10 +48,11 @@ def bench(
     task: str,
     screen: Screen,
     reduce: Callable[[ReadTrace], ReadTrace] | None = None,
+    model: ReadingModel | None = None,
 ) -> Iterator[Bench]:
-    """Read, grade and count answers; ``reduce`` is that of `read_steps`."""
+    """Read, grade and count answers; ``reduce`` and ``model`` are those of `read_steps`."""
     with screen.counting("Reading", len(traces), "answers") as advance:
-        reads = read_steps(traces, advance, reduce=reduce)
+        reads = read_steps(traces, advance, reduce=reduce, model=model)
     with Grader() as grader:
         replay = Replay(reads, grader, task)
         with screen.counting("Grading", len(traces), "answers") as advance:
@@ -57,10 +60,43 @@ def bench(
         yield Bench(reads, replay)
 
 
-def policy_at(file: Path | None, threshold: float | None) -> ExitPolicy:
-    """Return a policy, the one that ships by default, at its own or another threshold."""
-    policy = load_policy(SHIPPED if file is None else file)
+def policy_at(
+    file: Path | None, threshold: float | None, screen: Screen, *, text_only: bool = False
+) -> ExitPolicy:
+    """Return a policy, one that ships by default, at its own or another threshold.
+
+    Raises:
+        DataError: the file is missing or damaged.
+        SettingsError: ``text_only`` is asked of a file.
+    """
+    if file is not None and text_only:
+        raise SettingsError(
+            f"--text-only chooses among the policies that ship: leave out it, or --policy {file}"
+        )
+    if file is None:
+        with screen.status("Looking for a small model that reads along"):
+            policy = shipped_policy(text_only=text_only)
+        if policy.reading is None and not text_only:
+            screen.say(
+                "The policy that saves more has models:smollm2-gsm8k read along, which is not installed "
+                "(see reason-spec-models/README.md): this one reads the text alone"
+            )
+    else:
+        policy = load_policy(file)
     return policy if threshold is None else policy.model_copy(update={"threshold": threshold})
+
+
+def loaded_reader(policy: ExitPolicy, screen: Screen) -> ReadingModel | None:
+    """Return the small model that reads along under a policy, if one does.
+
+    Raises:
+        DataError: the policy was trained with another one.
+        EngineError: it is not installed, or cannot be loaded.
+    """
+    if policy.reading is None:
+        return None
+    with screen.status(f"Loading {policy.reading.model}"):
+        return policy.reading.load()
 
 
 def seen_questions(policy: ExitPolicy, traces: Sequence[Trace]) -> str | None:
@@ -100,7 +136,8 @@ def evaluate(
     traces, curve = read_traces(file, task, groups=groups)[:limit], PolicyCurve(policy)
     warn_of_seen(file, policy, traces, screen)
     # The other rules of the picture read the candidates.
-    with bench(traces, task, screen, curve.reduce if png is None else None) as found:
+    model, reduce = loaded_reader(policy, screen), curve.reduce if png is None else None
+    with bench(traces, task, screen, reduce, model) as found:
         answers = found.replay.run(curve.rule(policy.threshold))
         if png is not None:
             from reason_spec.lab.exit.pictures import draw_curve
@@ -108,9 +145,11 @@ def evaluate(
             with screen.status("Drawing"), writing(png, REMEDY):
                 draw_curve(curve_of(curve, found.replay), published_points(found.replay), png)
     screen.print_table(answers_table(answers))
-    screen.say(f"Threshold {policy.threshold:.3g}. Tokens are those of thinking; no probe is written.")
+    reader = "It reads the text alone" if model is None else f"{model.name} read along"
+    screen.say(f"{reader}. Threshold {policy.threshold:.3g}. Tokens are those of thinking; none is written.")
     if json_file is not None:
-        content = report_dict(answers, file=str(file), rule="policy", threshold=policy.threshold)
+        about = {"rule": "policy", "threshold": policy.threshold, "reading_model": model and model.name}
+        content = report_dict(answers, file=str(file), **about)
         write_text(json_file, json.dumps(content, indent=2) + "\n", REMEDY)
 
 
@@ -160,6 +199,7 @@ def train_policy(
     solved: Path | None,
     loss: float,
     groups: Sequence[str],
+    reading_model: str | None,
     seed: int,
     screen: Screen,
 ) -> None:
@@ -167,8 +207,8 @@ def train_policy(
 
     Raises:
         DataError: there are too few answers, or the file cannot be written.
+        EngineError: the small model that is to read along cannot be loaded.
     """
-
     with writing(output, REMEDY):
         output.parent.mkdir(parents=True, exist_ok=True)
     problems = [] if solved is None else solved_problems(solved)
@@ -183,10 +223,20 @@ def train_policy(
     else:
         with screen.counting("Learning questions", len(problems), "problems") as advance:
             asked = training.train_asked(problems, advance, seed)
-    with bench(traces, task, screen) as found:
+    model = None
+    if reading_model is not None:
+        with screen.status(f"Loading {reading_model}"):
+            model = load_reading_model(reading_model)
+    with bench(traces, task, screen, model=model) as found:
         table = training.LabelledCandidates.of(found.reads, task)
+        statements = None
+        if model is not None:
+            finals = training.final_values(found.reads, task)
+            statements = StatementTable.of(found.reads, model.name, finals)
         with screen.counting("Training", training.FOLDS + 1, "models") as advance:
-            policies = training.held_out_policies(table, asked, by_group=False, advance=advance, seed=seed)
+            policies = training.held_out_policies(
+                table, asked, by_group=False, statements=statements, advance=advance, seed=seed
+            )
             report, threshold = held_out_threshold(found, policies, loss)
             names = sorted({read.trace.group for read in found.reads if read.trace.group})
             about = {
@@ -196,7 +246,13 @@ def train_policy(
                 "held_out": None if report is None else report.to_dict(),
             }
             policy = training.train(
-                table, asked, threshold=threshold, about=about, learned=learned, seed=seed
+                table,
+                asked,
+                threshold=threshold,
+                about=about,
+                learned=learned,
+                statements=statements,
+                seed=seed,
             )
             advance()
     write_text(output, policy.to_json(), REMEDY)
@@ -280,8 +336,9 @@ def tune(
             f"{file}: {seen}, so the loss on other questions may be higher than what is tested. Give answers "
             "to other questions, or a policy that has not seen these (--policy)."
         )
+    model = loaded_reader(policy, screen)
     with (
-        bench(traces, task, screen, curve.reduce) as found,
+        bench(traces, task, screen, curve.reduce, model) as found,
         screen.counting("Replaying", len(thresholds), "thresholds") as advance,
     ):
         tuning = tune_exit(

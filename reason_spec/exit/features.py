@@ -25,6 +25,7 @@ from reason_spec.exit.reading import (
     read_sentences,
     words_of,
 )
+from reason_spec.exit.statements import Statement
 from reason_spec.exit.values import (
     VALUE_FEATURES,
     StepMentions,
@@ -57,7 +58,10 @@ class Candidate(NamedTuple):
 
 
 class ExitReader:
-    """Reads the steps of one thinking; `read` returns the candidates after the step."""
+    """Reads the steps of one thinking; `read` returns the candidates after the step.
+
+    ``statements`` are those of the last step, without one that repeats the value before it.
+    """
 
     def __init__(self, question: str) -> None:
         self._question = Question.of(question)
@@ -68,6 +72,7 @@ class ExitReader:
         self._trigrams: set[tuple[str, ...]] = set()
         self._conclusions: list[Value] = []
         self._streak = 0
+        self._last_statement: Value | None = None
         self._num_checks = self._num_turns = self._num_characters = 0
         self._clear_step()
 
@@ -78,6 +83,7 @@ class ExitReader:
 
     def _clear_step(self) -> None:
         self._now: dict[Value, StepMentions] = {}
+        self.statements: list[Statement] = []
         self._recent: list[Value] = []
         self._stated: Value | None = None
         self._last_result: Value | None = None
@@ -93,8 +99,15 @@ class ExitReader:
             self._num_sentences += 1
             for mention in sentence.mentions:
                 self._take(mention, sentence)
+            self._take_conclusion(sentence)
         self._end_step(cues)
         return self._candidates(self._text_features(step, cues))
+
+    def _take_conclusion(self, sentence: Sentence) -> None:
+        value = sentence.conclusion
+        if value is not None and value != self._last_statement:
+            self._last_statement = value
+            self.statements.append(Statement(value, sentence.text))
 
     def _take(self, mention: Mention, sentence: Sentence) -> None:
         value, record = mention.value, self._values.get(mention.value)

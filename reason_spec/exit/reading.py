@@ -186,6 +186,7 @@ class Mention(NamedTuple):
 class Sentence(NamedTuple):
     """A sentence of a step. Shares are of the question's words: asked, asked only there, told elsewhere."""
 
+    text: str
     mentions: tuple[Mention, ...]
     concludes: bool
     answers: bool
@@ -194,6 +195,15 @@ class Sentence(NamedTuple):
     asked: float
     asked_only: float
     told: float
+
+    @property
+    def conclusion(self) -> Value | None:
+        """The value that it concludes: its last result or box, or last number behind a word such as "so"."""
+        if self.asks:
+            return None
+        marked = self.concludes or self.answers
+        found = [m for m in self.mentions if m.result or m.boxed or (marked and m.stated and not m.operand)]
+        return found[-1].value if found else None
 
 
 class StepCues(NamedTuple):
@@ -227,6 +237,7 @@ def read_sentences(step: str, question: Question) -> Iterator[Sentence]:
         words = content_words(text)
         asked = _share(words, question.asked)
         yield Sentence(
+            text=text,
             mentions=tuple(_mentions(text, question)),
             concludes=_CONCLUDES.search(text) is not None,
             answers=_ANSWERS.search(text) is not None,

@@ -63,8 +63,8 @@ class PolicyRule(ExitRule):
         self._monitor = monitor
 
     async def read(self, step: ReadStep) -> Exit | None:
-        found = self._monitor.read(step.text)
-        return None if found is None else Exit(*found)
+        best = await self._monitor.follow(step.text)
+        return None if best is None or best.chance < self._monitor.threshold else Exit(*best)
 
 
 class ProbingRule(ExitRule):
@@ -161,7 +161,7 @@ class ProbedPolicyRule(ProbingRule):
         self._waiting: asyncio.Task[Trial] | None = None
 
     async def read(self, step: ReadStep) -> Exit | None:
-        best = self._monitor.weigh(step.text)
+        best = await self._monitor.follow(step.text)
         if self._waiting is not None and self._waiting.done():
             if (trial := self._waiting.result()).answer is not None:
                 self._known.append(trial)

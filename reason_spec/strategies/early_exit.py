@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from reason_spec.engines.base import Engine
 from reason_spec.events import EarlyExit, Recorder
-from reason_spec.exit.policy import SHIPPED, ExitMonitor, ExitPolicy, load_policy
+from reason_spec.exit.policy import SHIPPED, SHIPPED_READING, ExitMonitor, ExitPolicy, load_policy
 from reason_spec.exit.probes import Position, ProbeLimits, Prober
 from reason_spec.exit.reading import states_as_answer
 from reason_spec.exit.rules import (
@@ -143,7 +143,7 @@ def policy_of(settings: ExitSettings) -> ExitPolicy:
     Raises:
         DataError: its file is missing or damaged.
     """
-    policy = _load(settings.policy or SHIPPED)
+    policy = _load(settings.policy or (SHIPPED_READING if settings.read_along else SHIPPED))
     if settings.threshold is None:
         return policy
     return policy.model_copy(update={"threshold": settings.threshold})

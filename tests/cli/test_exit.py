@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
 
 from reason_spec.exit.policy import SHIPPED
+from reason_spec.exit.reading_model import is_installed
 from tests.cli_runner import fail, succeed
 from tests.lab.exit.answers import write_answers, write_solved
+from tests.pair.tiny import save_tiny
 
 
 @pytest.fixture(scope="module")
@@ -43,8 +46,40 @@ def test_eval_replays_with_a_trained_policy(folder: Path) -> None:
     assert (report["n"], report["tokens_kept"], report["lost"]) == (48, 1.0, 0)
 
 
-def test_eval_uses_the_shipped_policy_by_default(folder: Path) -> None:
-    assert "tokens kept" in succeed("exit", "eval", str(folder / "answers.jsonl")).stdout
+def test_eval_uses_a_shipped_policy_by_default(folder: Path) -> None:
+    arguments = ["exit", "eval", str(folder / "answers.jsonl"), "--limit", "4"]
+    result = succeed(*arguments)
+    assert "tokens kept" in result.stdout
+    is_read_along = is_installed("models:smollm2-gsm8k")
+    assert ("models:smollm2-gsm8k read along" in result.stderr) == is_read_along
+    assert ("which is not installed" in result.stderr) == (not is_read_along)
+    assert "It reads the text alone" in succeed(*arguments, "--text-only").stderr
+    message = fail(*arguments, "--text-only", "--policy", str(folder / "policy.json"))
+    assert "--text-only chooses among the policies that ship" in message
+
+
+def test_a_small_model_reads_along_from_training_to_threshold(folder: Path, tmp_path: Path) -> None:
+    model, out, report = (
+        str(save_tiny(tmp_path / "tiny", seed=3)),
+        tmp_path / "policy.json",
+        tmp_path / "report.json",
+    )
+    succeed(
+        "exit", "train", str(folder / "answers.jsonl"), "--solved", str(folder / "solved.jsonl"),
+        "--loss", "5", "--reading-model", model, "--output", str(out),
+    )  # fmt: skip
+    assert json.loads(out.read_text())["reading"]["model"] == model
+    arguments = [str(folder / "others.jsonl"), "--policy", str(out)]
+    result = succeed("exit", "eval", *arguments, "--json", str(report))
+    assert f"{model} read along" in " ".join(result.stderr.split())
+    assert json.loads(report.read_text())["reading_model"] == model
+    assert 0 < json.loads(report.read_text())["tokens_kept"] < 1
+    assert "loses at most 20 points of answers" in succeed("tune", "exit", *arguments, "--loss", "20").stdout
+    shutil.rmtree(model)
+    message = fail(
+        "exit", "train", str(folder / "answers.jsonl"), "--reading-model", model, "--output", str(out)
+    )
+    assert model in message
 
 
 def test_tune_exit_writes_the_policy_with_the_chosen_threshold(folder: Path) -> None:

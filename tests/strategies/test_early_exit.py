@@ -10,7 +10,7 @@ import pytest
 
 from reason_spec.engines.generation import EngineRequest, Generation
 from reason_spec.engines.scripted import ScriptedEngine, ScriptedTokenizer
-from reason_spec.exit.policy import ExitMonitor
+from reason_spec.exit.policy import SHIPPED, ExitMonitor
 from reason_spec.exit.trials import DEER_PROMPT, DYNASOR_PROMPT
 from reason_spec.routers.simple import RandomRouter
 from reason_spec.segment import split_steps
@@ -120,6 +120,15 @@ def first_stop(threshold: float) -> int:
     """Return after how many steps the policy alone ends the thinking."""
     monitor = ExitMonitor(policy_of(ExitSettings(rule="policy", threshold=threshold)), QUESTION)
     return next(number for number, step in enumerate(STEPS, 1) if monitor.read(step) is not None)
+
+
+def test_settings_choose_the_policy_with_a_small_model() -> None:
+    assert policy_of(ExitSettings(rule="policy")).reading is None
+    policy = policy_of(ExitSettings(rule="policy", read_along=True, threshold=0.9))
+    assert policy.reading is not None
+    assert (policy.reading.model, policy.threshold) == ("models:smollm2-gsm8k", 0.9)
+    with pytest.raises(ValueError, match="leave out it or exit"):
+        ExitSettings(rule="policy", read_along=True, policy=SHIPPED)
 
 
 @pytest.mark.parametrize("name", STRATEGIES)

@@ -8,12 +8,16 @@ asks a model.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Mapping
 from itertools import pairwise
 from typing import Final, NamedTuple, TypeAlias
 
+import numpy as np
+
 from reason_spec.exit.features import Candidate
-from reason_spec.exit.policy import ExitPolicy
+from reason_spec.exit.policy import Choice, ExitPolicy
+from reason_spec.exit.statements import RatedStatement
 from reason_spec.exit.trials import DEER_TRIGGER, DYNASOR_AGREEING, DYNASOR_DOUBT, DYNASOR_TOKENS
 from reason_spec.exit.values import VALUE_FEATURES
 from reason_spec.lab.exit.traces import ReadTrace
@@ -37,12 +41,22 @@ def stated(candidates: tuple[Candidate, ...]) -> Candidate | None:
     return next((candidate for candidate in candidates if candidate.features[_LAST_CONCLUSION]), None)
 
 
+def choices(policy: ExitPolicy, read: ReadTrace) -> Iterator[Choice | None]:
+    """Yield the most likely answer after each step."""
+    rated: list[RatedStatement] = []
+    if policy.reading is not None and read.statements:
+        margins = policy.reading.margins(np.array([one.state for one in read.statements], np.float32))
+        rated = [RatedStatement(one.value, float(m)) for one, m in zip(read.statements, margins, strict=True)]
+    ends = [one.step for one in read.statements]
+    for step, candidates in enumerate(read.candidates):
+        yield policy.best(candidates, rated[: bisect_right(ends, step)])
+
+
 def policy_rule(policy: ExitPolicy) -> Rule:
     """Stop at the first step at which the best chance reaches the policy's threshold."""
 
     def rule(read: ReadTrace) -> Stop | None:
-        for step, candidates in enumerate(read.candidates):
-            best = policy.best(candidates)
+        for step, best in enumerate(choices(policy, read)):
             if best is not None and best.chance >= policy.threshold:
                 return Stop(step, best.answer)
         return None

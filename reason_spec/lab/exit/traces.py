@@ -6,11 +6,17 @@ from array import array
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
 
 from reason_spec.accelerator.thinking import OPENER
 from reason_spec.errors import DataError
 from reason_spec.exit.features import Candidate, ExitReader
+from reason_spec.exit.reading import Value
+from reason_spec.exit.reading_model import ReadingModel
+from reason_spec.exit.statements import MOST_STATEMENTS
 from reason_spec.jsonl import FieldError, JsonItem, parse_items, read_records
 from reason_spec.segment import split_steps
 from reason_spec.strategies.thinking import CLOSER
@@ -109,17 +115,27 @@ def split_thinking(response: str) -> str:
     return response.replace(OPENER, "", 1)
 
 
+class StatementState(NamedTuple):
+    """A statement in step ``step`` (from 0), and the state of the small model behind it: ``[width]``."""
+
+    step: int
+    value: Value
+    state: NDArray[np.float32]
+
+
 @dataclass(frozen=True, slots=True)
 class ReadTrace:
     """The steps of a thinking: their texts, where each ends, in characters, and the candidates after it.
 
-    ``candidates`` is empty where a policy chose among them as the text was read.
+    ``candidates`` is empty where a policy chose among them as the text was read; ``statements`` is, too, and
+    where no small model read along.
     """
 
     trace: Trace
     steps: tuple[str, ...]
     ends: tuple[int, ...]
     candidates: tuple[tuple[Candidate, ...], ...]
+    statements: tuple[StatementState, ...] = ()
 
 
 def read_steps(
@@ -127,24 +143,34 @@ def read_steps(
     advance: Callable[[], None] = lambda: None,
     *,
     reduce: Callable[[ReadTrace], ReadTrace] | None = None,
+    model: ReadingModel | None = None,
 ) -> list[ReadTrace]:
     """Read the thinking of each answer step by step, as a policy does.
 
     Args:
         reduce: returns what is kept of each answer, since the candidates of many long texts fill the memory;
             None: all of it.
+        model: reads the statements along.
     """
     found = []
     for trace in traces:
         reader, end = ExitReader(trace.question), 0
+        reading = None if model is None else model.begin(trace.question)
         ends: list[int] = []
+        statements: list[StatementState] = []
         candidates: list[tuple[Candidate, ...]] = []
         steps = split_steps(trace.thinking)
-        for step in steps:
+        for number, step in enumerate(steps):
             end += len(step)
             ends.append(end)
             candidates.append(tuple(map(_compact, reader.read(step))))
-        read = ReadTrace(trace, tuple(steps), tuple(ends), tuple(candidates))
+            if reading is not None and reader.statements:
+                few = reader.statements[: MOST_STATEMENTS - len(statements)]
+                states = reading.read([statement.line for statement in few])
+                statements += [
+                    StatementState(number, one.value, state) for one, state in zip(few, states, strict=False)
+                ]
+        read = ReadTrace(trace, tuple(steps), tuple(ends), tuple(candidates), tuple(statements))
         found.append(read if reduce is None else reduce(read))
         advance()
     return found

@@ -21,9 +21,11 @@ from reason_spec.exit.policy import (
     ASKED_COLUMNS,
     MODEL_FEATURES,
     NEARLY_SURE,
+    READING_FEATURES,
     ExitPolicy,
     Floats,
     Rows,
+    SmallReader,
     Trees,
     question_key,
     with_asked,
@@ -31,6 +33,7 @@ from reason_spec.exit.policy import (
 )
 from reason_spec.exit.reading import Value
 from reason_spec.exit.values import VALUE_FEATURES
+from reason_spec.lab.exit.states import StatementTable
 from reason_spec.lab.exit.traces import ReadTrace
 from reason_spec.routers.learned import Boosting, Tree
 from reason_spec.tasks.base import Task, get_task
@@ -101,10 +104,9 @@ class LabelledCandidates:
         Raises:
             DataError: there are too few answers with a final answer that is stated before its end.
         """
-        resolved = get_task(task)
         rows, final, answers, weights, sizes = [], [], [], [], []
-        for number, read in enumerate(reads):
-            end, settled = final_value(resolved.extract(read.trace.response)), None
+        for number, (read, end) in enumerate(zip(reads, final_values(reads, task), strict=True)):
+            settled = None
             for step, candidates in enumerate(read.candidates):
                 if settled is None and any(candidate.value == end for candidate in candidates):
                     settled = step + _SETTLED_STEPS
@@ -139,6 +141,12 @@ def _numbered(names: Sequence[str]) -> NDArray[np.int64]:
     return np.asarray(np.unique(names, return_inverse=True)[1], np.int64)
 
 
+def final_values(reads: Sequence[ReadTrace], task: str | Task = "auto") -> list[Value | None]:
+    """Return the final answer of each response, right or wrong."""
+    resolved = get_task(task)
+    return [final_value(resolved.extract(read.trace.response)) for read in reads]
+
+
 def final_value(answer: str | None) -> Value | None:
     """Return the value of a final answer, as `reason_spec.exit.reading` has values."""
     if answer is None:
@@ -154,27 +162,31 @@ def train(
     threshold: float,
     about: dict[str, Any],
     learned: Iterable[str] = (),
+    statements: StatementTable | None = None,
     seed: int = 0,
 ) -> ExitPolicy:
-    """Fit a policy to a table; ``learned``: `question_key`s of the questions that ``asked`` was fitted to."""
+    """Fit a policy to a table.
+
+    Args:
+        learned: `question_key`s of the questions that ``asked`` was fitted to.
+        statements: those of the same answers, if a small model is to read along.
+    """
     import sklearn
 
-    rows = _with_asked(table, asked)
-    model, second = _fit_models(rows, table, np.arange(len(rows)), seed)
-    return ExitPolicy(
-        features=MODEL_FEATURES,
-        asked=asked,
-        model=model,
-        second=second,
-        threshold=threshold,
-        trained={
-            **about,
-            "answers": len(table.problem),
-            "problems": len(np.unique(table.problem)),
-            "rows": len(rows),
-            "versions": {"reason-spec": reason_spec.__version__, "scikit-learn": sklearn.__version__},
-        },
-        questions=tuple(sorted({*table.questions, *learned})),
+    everything = np.ones(len(table.problem), bool)
+    policy = _fit_policy(table, asked, statements, everything, folds_of(table, seed), seed)
+    return policy.model_copy(
+        update={
+            "threshold": threshold,
+            "trained": {
+                **about,
+                "answers": len(table.problem),
+                "problems": len(np.unique(table.problem)),
+                "rows": len(table.x),
+                "versions": {"reason-spec": reason_spec.__version__, "scikit-learn": sklearn.__version__},
+            },
+            "questions": tuple(sorted({*table.questions, *learned})),
+        }
     )
 
 
@@ -190,6 +202,7 @@ def held_out_policies(
     *,
     by_group: bool,
     answers: Sequence[int] | None = None,
+    statements: StatementTable | None = None,
     advance: Advance = lambda: None,
     seed: int = 0,
 ) -> list[ExitPolicy | None]:
@@ -198,23 +211,51 @@ def held_out_policies(
     Args:
         by_group: the policy has not seen an answer of its group (model) either.
         answers: those that need a policy; None: all.
+        statements: those of the same answers, if a small model is to read along.
     """
     fold = folds_of(table, seed)
     part = table.group if by_group else np.zeros_like(table.group)
-    rows = _with_asked(table, asked)
     found: list[ExitPolicy | None] = [None] * len(fold)
     policies: dict[tuple[int, int], ExitPolicy] = {}
     for answer in range(len(fold)) if answers is None else answers:
         key = int(fold[answer]), int(part[answer])
         if key not in policies:
             seen = (fold != key[0]) & ((part != key[1]) | (not by_group))
-            model, second = _fit_models(rows, table, np.flatnonzero(seen[table.answer]), seed)
-            policies[key] = ExitPolicy(
-                features=MODEL_FEATURES, asked=asked, model=model, second=second, threshold=1.0
-            )
+            policies[key] = _fit_policy(table, asked, statements, seen, fold, seed)
             advance()
         found[answer] = policies[key]
     return found
+
+
+def _fit_policy(
+    table: LabelledCandidates,
+    asked: Boosting,
+    statements: StatementTable | None,
+    seen: NDArray[np.bool_],
+    fold: NDArray[np.int64],
+    seed: int,
+) -> ExitPolicy:
+    """Fit a policy to the answers ``seen``, with threshold 1.
+
+    What the models read of the small one is its rating by a probe that was fitted to other problems.
+    """
+    assert table.x.shape[1] == len(FEATURE_NAMES), "rows have the features of this version"
+    chosen = np.flatnonzero(seen[table.answer])
+    rows, reading = table.x, None
+    if statements is not None:
+        probe = statements.fit_probe(seen)
+        reading = SmallReader(model=statements.model, probe=probe)
+        rows = np.column_stack((rows, statements.features(statements.cross_rated(seen, fold), seen)))
+    margins = _margins(asked, table.x[:, ASKED_COLUMNS])
+    model, second = _fit_models(with_asked(rows, margins, *table.sizes), table, chosen, seed)
+    return ExitPolicy(
+        features=MODEL_FEATURES if statements is None else READING_FEATURES,
+        asked=asked,
+        model=model,
+        second=second,
+        reading=reading,
+        threshold=1.0,
+    )
 
 
 def train_asked(problems: Sequence[Problem], advance: Advance = lambda: None, seed: int = 0) -> Boosting:
@@ -244,11 +285,6 @@ def train_asked(problems: Sequence[Problem], advance: Advance = lambda: None, se
         )
     x = np.array(rows, np.float32)[:, ASKED_COLUMNS]
     return fit_boosting(x, np.array(final, bool), None, _ASKED_FIT, seed)
-
-
-def _with_asked(table: LabelledCandidates, asked: Boosting) -> Rows:
-    assert table.x.shape[1] == len(FEATURE_NAMES), "rows have the features of this version"
-    return with_asked(table.x, _margins(asked, table.x[:, ASKED_COLUMNS]), *table.sizes)
 
 
 def _fit_models(

@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple
 from reason_spec.errors import SettingsError
 from reason_spec.exit.policy import ExitPolicy
 from reason_spec.lab.exit.replay import Replay, share_kept
-from reason_spec.lab.exit.rules import Rule, Stop
+from reason_spec.lab.exit.rules import Rule, Stop, choices
 from reason_spec.lab.exit.traces import ReadTrace
 from reason_spec.lab.tuning.calibration import LossTest, ThresholdTrials, Trial, laxest_safe
 from reason_spec.types import LossClass
@@ -88,7 +88,7 @@ class PolicyCurve:
     def reduce(self, read: ReadTrace) -> ReadTrace:
         """Choose among the candidates of an answer, and return it without them."""
         self._choices_of(read)
-        return replace(read, candidates=())
+        return replace(read, candidates=(), statements=())
 
     def rule(self, threshold: float) -> Rule:
         def stop(read: ReadTrace) -> Stop | None:
@@ -99,6 +99,6 @@ class PolicyCurve:
 
     def _choices_of(self, read: ReadTrace) -> list[tuple[int, str, float]]:
         if id(read.trace) not in self._choices:
-            best = ((step, self.policy.best(candidates)) for step, candidates in enumerate(read.candidates))
+            best = enumerate(choices(self.policy, read))
             self._choices[id(read.trace)] = [(step, c.answer, c.chance) for step, c in best if c is not None]
         return self._choices[id(read.trace)]
