@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from pathlib import Path
 
 import pytest
@@ -75,11 +74,11 @@ def test_a_small_model_reads_along_from_training_to_threshold(folder: Path, tmp_
     assert json.loads(report.read_text())["reading_model"] == model
     assert 0 < json.loads(report.read_text())["tokens_kept"] < 1
     assert "loses at most 20 points of answers" in succeed("tune", "exit", *arguments, "--loss", "20").stdout
-    shutil.rmtree(model)
+    missing = str(tmp_path / "missing")
     message = fail(
-        "exit", "train", str(folder / "answers.jsonl"), "--reading-model", model, "--output", str(out)
+        "exit", "train", str(folder / "answers.jsonl"), "--reading-model", missing, "--output", str(out)
     )
-    assert model in message
+    assert missing in message
 
 
 def test_tune_exit_writes_the_policy_with_the_chosen_threshold(folder: Path) -> None:
