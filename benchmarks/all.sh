@@ -206,6 +206,8 @@ if [ -n "${PADDED:-}" ] && [ -n "${WEAK_DRAFT:-}" ] && [ -n "${NEAR_DRAFT:-}" ];
     measure real_padded "$PY" real $PAD 'boundary.delimiter="\n"' $WEAK --problems 20 --temperatures 0
     measure real_padded_t06 "$PY" real $PAD 'boundary.delimiter="\n"' $WEAK --problems 40 --temperatures 0.6
     measure real_relaxed_padded "$PY" real $PAD $DRAFT --problems 24 --temperatures 0 --over model --rows model $CASCADES
+    measure majority_padded "$PY" majority --target "$PADDED" --rows batched drafts --max-tokens 128 \
+        --set target.dtype=bfloat16 target.cache_tokens=4096
     measure real_padded_near "$PY" real $PAD 'boundary.delimiter="\n"' $NEAR --problems 24 --temperatures 0
     CLOSE="--target models:smollm2-gsm8k $GRADED --temperatures 0 --set"
     measure real_close_accuracy "$PY" real $CLOSE 'boundary.delimiter="\n"' --accuracy 1000 --draft "$WEAK_DRAFT" \

@@ -241,6 +241,7 @@ TABLES: Final[dict[str, Table]] = {
     "samples": Table("strategies", [Part("samples")], SAMPLES),
     "votes": Table("strategies", [Part("votes")], plain(*VOTES)),
     "majority": Table("strategies", [Part("majority")], plain(*MAJORITY)),
+    "majority_padded": Table("strategies", [Part("majority_padded")], plain(*MAJORITY)),
     "frontier": Table("strategies", [Part("frontier")], plain(*FRONTIER)),
     "real_relaxed": Table("strategies", [Part("real_relaxed")], plain(*RELAXED)),
     "real_relaxed_accuracy": Table(
