@@ -150,7 +150,7 @@ measure token_level_t06 "$PY" token_level $HEAD --temperatures 0.6 --methods pro
 measure token_level_math "$PY" token_level $HEAD --source "$DATA/math500.jsonl" --problems 14 --temperatures 0 0.6 \
     --methods prompt_lookup token_recycling head transformers:prompt_lookup
 measure token_level_vllm "$VLLM_PY" token_level --engine vllm $DRAFT $HEAD --temperatures 0 \
-    --methods vllm:ngram vllm:suffix vllm:draft_model vllm:eagle3 prompt_lookup
+    --methods vllm:ngram vllm:draft_model vllm:eagle3 prompt_lookup
 measure token_level_vllm_suffix "$VLLM_PY" token_level --engine vllm --temperatures 0 --methods vllm:suffix
 measure token_level_base "$PY" token_level --target pypi:smollm2-135m --problems 6 --temperatures 0 \
     --methods prompt_lookup token_recycling suffix suffix:published
