@@ -116,7 +116,7 @@ RELAXED="$DRAFT $HEAD --temperatures 0 --over head --rows head"
 measure real_relaxed "$PY" real $RELAXED head:cascade head:cascade:0.8 head:cascade:0.95 head:lenient:0.05 --problems 60 $SVAMP
 measure real_relaxed_accuracy "$PY" real $RELAXED head:cascade:0.8 head:cascade:0.95 $GRADED --accuracy 500
 CASCADES="model:cascade model:cascade:0.8 model:cascade:0.95"
-if is_due real_relaxed_judge; then
+if is_due real_relaxed_judge || is_due real_relaxed_model_accuracy; then
     "$PY" cli.py verifier train --level token "$DATA/gsm8k_train.jsonl" --limit 150 --target models:smollm2-gsm8k $DRAFT \
         --max-tokens 256 --output "$WORK/judge" || FAILED="$FAILED judge"
 fi
@@ -124,7 +124,7 @@ measure real_relaxed_model "$PY" real $DRAFT --problems 60 $SVAMP --temperatures
 measure real_relaxed_judge "$PY" real $DRAFT --problems 60 $SVAMP --temperatures 0 --over model \
     --rows model model:judge model:judge:0.9 --set target.torch.judge="$WORK/judge"
 measure real_relaxed_model_accuracy "$PY" real $DRAFT $GRADED --accuracy 500 --temperatures 0 \
-    --rows model:cascade:0.95
+    --rows model:cascade:0.8 model:cascade:0.95 model:judge --set target.torch.judge="$WORK/judge"
 measure_cli draft_steps 'found["alpha_step"]' draft eval models:smollm2-gsm8k-draft "$DATA/svamp.jsonl" --target models:smollm2-gsm8k \
     --set 'boundary.delimiter="\n"' --max-tokens 200 --limit 150 --output runs/draft-steps
 measure real_vllm_t0 "$VLLM_PY" real --engine vllm $DRAFT $HEAD --problems 60 $GSM8K --temperatures 0 \

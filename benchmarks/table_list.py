@@ -256,7 +256,7 @@ TABLES: Final[dict[str, Table]] = {
     ),
     "real_relaxed_model_accuracy": Table(
         "strategies",
-        [Part("real_relaxed_model_accuracy", ("autoregressive", "model:cascade:0.95"))],
+        [Part("real_relaxed_model_accuracy")],
         plain(*REAL_ACCURACY),
     ),
     "real_relaxed_padded": Table("strategies", [Part("real_relaxed_padded")], plain(*RELAXED)),
