@@ -91,13 +91,20 @@ measure early_exit_reading "$PY" early_exit "$DATA/gsm8k_400x12.jsonl" --solved 
     --math "$DATA/math_cot_100x8.jsonl" --reading-model models:smollm2-gsm8k --train-group qwq-32b --train-group deepseek-r1 \
     --train-group s1.1-32b --train-group deepseek-r1-distill-qwen --report-group qwq-32b --report-group deepseek-r1 \
     --report-group s1.1-32b
-if is_due early_exit_live && [ ! -e "$WORK/held_out.json" ]; then
+held_out() { # FILE OPTION...: a policy that has not seen the first 40 problems, nor QwQ-32B
+    [ -e "$WORK/$1" ] && return
     tail -n +41 "$DATA/gsm8k_400x12.jsonl" > "$WORK/other_problems.jsonl"
     "$PY" cli.py exit train "$WORK/other_problems.jsonl" --solved "$DATA/gsm8k_train.jsonl" --group deepseek-r1 --group s1.1-32b \
-        --group deepseek-r1-distill-qwen --output "$WORK/held_out.json" || FAILED="$FAILED exit_train"
-fi
-measure early_exit_live "$PY" early_exit_live --traces "$DATA/gsm8k_400x12.jsonl" --group qwq-32b --problems 40 \
-    --strategies autoregressive hybrid --policy "$WORK/held_out.json"
+        --group deepseek-r1-distill-qwen --output "$WORK/$1" "${@:2}" || FAILED="$FAILED exit_train"
+}
+is_due early_exit_live && held_out held_out.json
+is_due early_exit_live_reading && held_out held_out_reading.json --reading-model models:smollm2-gsm8k
+PLAYED="--group qwq-32b --problems 40 --strategies autoregressive hybrid"
+# shellcheck disable=SC2086
+measure early_exit_live "$PY" early_exit_live --traces "$DATA/gsm8k_400x12.jsonl" $PLAYED --policy "$WORK/held_out.json"
+# shellcheck disable=SC2086
+measure early_exit_live_reading "$PY" early_exit_live --traces "$DATA/gsm8k_400x12.jsonl" $PLAYED --rules none policy \
+    --policy "$WORK/held_out_reading.json"
 
 # SmolLM2-135M, half an hour to two hours each.
 measure real_t0 "$PY" real $DRAFT $HEAD --problems 60 $GSM8K --temperatures 0 --rows token_recycling head model model:recycling \

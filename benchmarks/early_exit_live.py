@@ -14,7 +14,7 @@ proportion. Asked for a trial answer, or for the answer after an early end, it w
 policy finds likeliest in its text, and the stored answer where that is its value: a stored text cannot be
 asked. The rules with trials are therefore not the published methods here; but every token of a trial is paid
 for. The draft writes each step of the stored text with the chance --agreement, else another step that is
-never accepted. Seconds are those of the passes alone.
+never accepted. Seconds are those of the passes, and of a small model that reads along under --policy.
 """
 
 from __future__ import annotations
@@ -41,6 +41,7 @@ from reason_spec.evaluation.sources import generated_sources
 from reason_spec.exit.policy import ExitPolicy
 from reason_spec.exit.reading import read_value
 from reason_spec.exit.trials import DEER_PROMPT, DYNASOR_PROMPT
+from reason_spec.lab.exit.rules import choices
 from reason_spec.lab.exit.traces import ReadTrace, read_steps, read_traces
 from reason_spec.settings import ExitSettings, Settings, load_settings
 from reason_spec.strategies.early_exit import BOX_PROMPT, policy_of
@@ -130,8 +131,7 @@ class Played(NamedTuple):
 
 def with_values(reads: Sequence[ReadTrace], policy: ExitPolicy) -> Iterator[Played]:
     for read in reads:
-        best = [policy.best(candidates) for candidates in read.candidates]
-        yield Played(read, tuple("" if one is None else one.answer for one in best))
+        yield Played(read, tuple("" if one is None else one.answer for one in choices(policy, read)))
 
 
 def engines(played: Played, options: argparse.Namespace) -> tuple[ScriptedEngine, ScriptedEngine]:
@@ -175,8 +175,10 @@ def play(played: Played, settings: Settings, options: argparse.Namespace) -> Sol
 def play_all(options: argparse.Namespace, grader: Grader) -> list[Row]:
     """Play stored answers back under each strategy and rule."""
     traces = read_traces(options.traces, TASK, groups=[options.group] if options.group else [])
-    reads = read_steps([trace for trace in traces if CLOSER in trace.response][: options.problems])
-    answers = list(with_values(reads, policy_of(ExitSettings(rule="policy", policy=options.policy))))
+    policy = policy_of(ExitSettings(rule="policy", policy=options.policy))
+    model = None if policy.reading is None else policy.reading.load()
+    reads = read_steps([t for t in traces if CLOSER in t.response][: options.problems], model=model)
+    answers = list(with_values(reads, policy))
     references = [read.trace.answer for read in reads]
     rows = []
     for arm in arms_of(options):

@@ -203,6 +203,7 @@ TABLES: Final[dict[str, Table]] = {
         "early-exit", [Part("early_exit")], plain(*EXIT_CURVE, where=lambda row: row["threshold"] is not None)
     ),
     "early_exit_live": Table("early-exit", [Part("early_exit_live")], plain(*EXIT_LIVE)),
+    "early_exit_live_reading": Table("early-exit", [Part("early_exit_live_reading")], plain(*EXIT_LIVE)),
     "dtypes": Table("dtypes", [Part("dtypes")], plain(*ROUNDING, where=lambda row: "passes" in row)),
     "dtypes_gaps": Table("dtypes", [Part("dtypes")], plain(*GAPS, where=lambda row: "gaps" in row)),
     "lookahead_paper_r1": Table(

@@ -33,3 +33,26 @@ def test_work_that_fails_returns_the_clock_too() -> None:
     with pytest.raises(RuntimeError, match="of the work"):
         run_in_virtual_time(fails())
     assert time.perf_counter is clock
+
+
+def test_work_for_threads_takes_its_own_time_and_no_more() -> None:
+    sleep = time.sleep
+
+    def work(fails: bool) -> str:
+        sleep(0.05)
+        if fails:
+            raise RuntimeError("of the thread")
+        return "done"
+
+    async def works() -> float:
+        started = time.perf_counter()
+        writing = asyncio.create_task(asyncio.sleep(60))
+        assert await asyncio.to_thread(work, False) == "done"
+        passed = time.perf_counter() - started
+        assert not writing.done()
+        with pytest.raises(RuntimeError, match="of the thread"):
+            await asyncio.to_thread(work, True)
+        await writing
+        return passed
+
+    assert 0.05 <= run_in_virtual_time(works()) < 30
