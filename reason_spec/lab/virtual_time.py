@@ -6,7 +6,11 @@ import asyncio
 import selectors
 import time
 from collections.abc import Callable
-from typing import Any
+from concurrent.futures import Executor
+from typing import TypeVar, TypeVarTuple
+
+_Arguments = TypeVarTuple("_Arguments")
+_Result = TypeVar("_Result")
 
 
 class _SkipsWaits(selectors.DefaultSelector):
@@ -34,11 +38,24 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
     def time(self) -> float:
         return self._waits.skipped
 
-    def run_in_executor(self, executor: Any, func: Callable[..., Any], *args: Any) -> asyncio.Future[Any]:
-        future, started = self.create_future(), time.monotonic()
+    def run_in_executor(
+        self, executor: Executor | None, func: Callable[[*_Arguments], _Result], *args: *_Arguments
+    ) -> asyncio.Future[_Result]:
+        future: asyncio.Future[_Result] = self.create_future()
+        started = time.monotonic()
+
+        def settle() -> None:
+            if future.done():
+                return
+            if isinstance(found, Exception):
+                future.set_exception(found)
+            else:
+                future.set_result(found)
+
+        found: _Result | Exception
         try:
-            settle, found = future.set_result, func(*args)
+            found = func(*args)
         except Exception as error:
-            settle, found = future.set_exception, error
-        self.call_later(time.monotonic() - started, lambda: None if future.done() else settle(found))
+            found = error
+        self.call_later(time.monotonic() - started, settle)
         return future
