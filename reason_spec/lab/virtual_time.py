@@ -28,8 +28,10 @@ class _SkipsWaits(selectors.DefaultSelector):
 
 
 class VirtualTimeLoop(asyncio.SelectorEventLoop):
-    """Counts seconds that are slept instead of waiting for them. Work for threads is done at once, and takes
-    its own seconds."""
+    """Counts seconds that are slept instead of waiting for them.
+
+    Work for threads is done at once, and takes as long as it took. It must not wait for this loop.
+    """
 
     def __init__(self) -> None:
         self._waits = _SkipsWaits()

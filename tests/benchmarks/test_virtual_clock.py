@@ -36,10 +36,8 @@ def test_work_that_fails_returns_the_clock_too() -> None:
 
 
 def test_work_for_threads_takes_its_own_time_and_no_more() -> None:
-    sleep = time.sleep
-
     def work(fails: bool) -> str:
-        sleep(0.05)
+        time.sleep(0.05)
         if fails:
             raise RuntimeError("of the thread")
         return "done"
