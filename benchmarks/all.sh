@@ -163,7 +163,7 @@ measure token_level_base "$PY" token_level --target pypi:smollm2-135m --problems
     --methods prompt_lookup token_recycling suffix suffix:published
 measure token_level_shapes "$PY" token_level $HEAD --source gsm8k --problems 8 --temperatures 0 --budgets 8 \
     --methods head:alone head:chain head:eagle2 head:sequoia head:lenient head:cascade
-measure token_level_budgets "$PY" token_level $HEAD --source gsm8k --problems 6 --temperatures 0 --max-tokens 64 \
+measure token_level_budgets "$PY" token_level $HEAD --source gsm8k --problems 6 --temperatures 0 0.6 --max-tokens 64 \
     --budgets 4 8 16 32 64 --methods head token_recycling
 UNDER="taskset -c 1"
 if is_due draft_replay; then

@@ -122,6 +122,7 @@ SHAPES: Final = (
 
 BUDGETS: Final = (
     Column("", name()),
+    TEMPERATURE,
     Column("budget", text("budget")),
     *SHAPES[1:],
 )
