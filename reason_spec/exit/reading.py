@@ -19,9 +19,13 @@ Value: TypeAlias = Fraction | str
 NUMBER: Final = re.compile(
     r"(?<![\w.])-?(?:\\?\$\s?)?"
     r"(?:\\[dt]?frac\s*\{-?\d+\}\s*\{-?\d+\}"
+    r"|(?:\d{1,3}(?:,\d{3})+(?:\.\d+)?|\d+(?:\.\d+)?|\.\d+)"
+    r"(?:\s(?:thousand|million|billion)\b|(?:(?<=\d\d)|(?<=[$.]\d))k\b)"
     r"|\d{1,3}(?:,\d{3})+(?:\.\d+)?|\d+(?:\.\d+)?(?:\s?/\s?\d+(?![\d/]))?|\.\d+)",
     re.ASCII,
 )
+_SCALED: Final = re.compile(r"(.*\d)\s*(k|thousand|million|billion)")
+_SCALES: Final = {"k": 10**3, "thousand": 10**3, "million": 10**6, "billion": 10**9}
 _MOST_CHARACTERS: Final = 40
 MOST_NUMBERS: Final = 1000
 """Numbers of a question that are read; only tables of numbers have more."""
@@ -268,7 +272,7 @@ def _mentions(text: str, question: Question) -> Iterator[Mention]:
         next_words = {stem(word) for word in _WORD.findall(behind[:60].lower())[:3]}
         yield Mention(
             value=value,
-            text=match[0].strip(),
+            text=_written_out(match[0], value),
             result=result,
             operand=operand,
             boxed=boxed,
@@ -303,6 +307,8 @@ def read_number(text: str) -> Fraction | None:
     plain = re.sub(r"\\?\$|[,\s]", "", text)
     if len(plain) > _MOST_CHARACTERS:
         return None
+    if scaled := _SCALED.fullmatch(plain):
+        return Fraction(scaled[1]) * _SCALES[scaled[2]]
     latex = _LATEX_FRACTION.fullmatch(plain)
     try:
         if latex:
@@ -310,6 +316,13 @@ def read_number(text: str) -> Fraction | None:
         return Fraction(plain)
     except (ValueError, ZeroDivisionError):
         return None
+
+
+def _written_out(text: str, value: Fraction) -> str:
+    """Return a number as it can be graded: "$70k" is $70000."""
+    if not _SCALED.fullmatch(text.strip()):
+        return text.strip()
+    return f"{'$' * ('$' in text)}{value}"
 
 
 def read_value(text: str) -> Value:

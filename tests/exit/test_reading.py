@@ -64,6 +64,21 @@ def test_numbers_are_exact(text: str, value: Fraction | None) -> None:
     assert read_number(text) == value
 
 
+@pytest.mark.parametrize(
+    ("sentence", "value", "text"),
+    [
+        ("So the profit is $70k.", Fraction(70_000), "$70000"),
+        ("That leaves 1.5 million people.", Fraction(1_500_000), "1500000"),
+        ("So there are 12k of them.", Fraction(12_000), "12000"),
+        ("So the herd has 4k legs.", Fraction(4), "4"),
+        ("It weighs 70kg.", Fraction(70), "70"),
+    ],
+)
+def test_a_scale_behind_a_number_belongs_to_it(sentence: str, value: Fraction, text: str) -> None:
+    (mention,) = next(read_sentences(sentence, Question.of("How much is left?"))).mentions
+    assert (mention.value, mention.text) == (value, text)
+
+
 @given(st.text(max_size=300))
 def test_any_text_is_read(text: str) -> None:
     for sentence in read_sentences(text, QUESTION):

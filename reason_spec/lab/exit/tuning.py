@@ -20,8 +20,8 @@ from reason_spec.lab.tuning.calibration import LossTest, ThresholdTrials, Trial,
 from reason_spec.types import LossClass
 
 THRESHOLDS: Final = (
-    *(0.995, 0.99, 0.985, 0.98, 0.975, 0.97, 0.965, 0.96, 0.955, 0.95),
-    *(0.945, 0.94, 0.93, 0.92, 0.9, 0.88, 0.85, 0.8, 0.7, 0.5),
+    *(0.995, 0.9925, 0.99, 0.9875, 0.985, 0.9825, 0.98, 0.9775, 0.975, 0.9725, 0.97, 0.965, 0.96, 0.955),
+    *(0.95, 0.945, 0.94, 0.93, 0.92, 0.9, 0.88, 0.85, 0.8, 0.7, 0.5),
 )
 LOSS_CLASS: Final[LossClass] = "shortened"
 _NAME: Final = "exit policy"
